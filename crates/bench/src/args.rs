@@ -145,7 +145,7 @@ impl Run {
         Layout { devices: self.devices.map_or(usual, |devices| devices as usize), profile }
     }
 
-    /// What that means.
+    /// Returns the plan of the run.
     pub fn plan(&self) -> Result<RunPlan> {
         let scale = self.scale();
         let cases = if self.workloads.is_empty() {

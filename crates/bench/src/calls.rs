@@ -1,5 +1,5 @@
-//! File system calls, by the kernel or straight into the engine: what workloads in this process are
-//! made of.
+//! File system calls to the kernel or straight to the engine, of which the workloads in this
+//! process consist.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -12,7 +12,7 @@ use ubtrfs::{Filesystem, InodeId, NewInode, RenameFlags, WriteAt};
 use crate::failure::Result;
 use crate::peers::Mounted;
 
-/// Entries that one listing of the engine returns, as many as a request of the kernel has room for.
+/// Entries that one listing of the engine returns, which is as many as fit a request of the kernel.
 const LISTED: usize = 128;
 
 /// The callee.
@@ -32,18 +32,18 @@ pub enum Handle {
     Inode(InodeId),
 }
 
-/// A handle is used with the calls that it came from.
+/// A handle can only be used with the calls that made it.
 fn mixed() -> std::io::Error {
     std::io::Error::other("a handle of another library")
 }
 
 impl Handle {
-    /// The descriptor.
+    /// Returns the descriptor.
     pub(crate) fn file(&self) -> std::io::Result<&File> {
         if let Self::File(file) = self { Ok(file) } else { Err(mixed()) }
     }
 
-    /// The inode that is referred to.
+    /// Returns the inode.
     pub(crate) fn inode(&self) -> std::io::Result<InodeId> {
         if let Self::Inode(id) = self { Ok(*id) } else { Err(mixed()) }
     }
@@ -54,7 +54,7 @@ fn regular() -> NewInode {
 }
 
 impl Calls {
-    /// Calls to a peer.
+    /// Returns the calls to a peer.
     pub fn of(mounted: &Mounted) -> Self {
         match mounted.library() {
             Some(engine) => Self::Engine(Arc::clone(engine)),
@@ -62,7 +62,7 @@ impl Calls {
         }
     }
 
-    /// The uppermost directory.
+    /// Opens the root directory.
     pub fn root(&self) -> Result<Handle> {
         Ok(match self {
             Self::Kernel(path) => Handle::File(File::open(path)?),
@@ -87,7 +87,7 @@ impl Calls {
         })
     }
 
-    /// Opens a directory that is there.
+    /// Opens an existing directory.
     pub fn open_dir(&self, dir: &Handle, name: &str) -> Result<Handle> {
         Ok(match self {
             Self::Kernel(_) => {
@@ -122,7 +122,7 @@ impl Calls {
         })
     }
 
-    /// Closes.
+    /// Closes a handle.
     pub fn close(&self, handle: Handle) {
         if let (Self::Engine(engine), Handle::Inode(id)) = (self, handle) {
             engine.references().forget(id, 1);
@@ -145,7 +145,7 @@ impl Calls {
         Ok(())
     }
 
-    /// Takes the attributes of an open file.
+    /// Reads the attributes of an open file.
     pub fn attributes(&self, file: &Handle) -> Result<()> {
         match self {
             Self::Kernel(_) => drop(rustix::fs::fstat(file.file()?)?),
@@ -175,7 +175,7 @@ impl Calls {
         Ok(())
     }
 
-    /// Lists a directory; says how many names it has.
+    /// Lists a directory. Returns how many names it has.
     pub fn list(&self, dir: &Handle) -> Result<usize> {
         let mut count = 0;
         match self {
@@ -199,7 +199,7 @@ impl Calls {
         Ok(count)
     }
 
-    /// Writes.
+    /// Writes `data` at `offset`.
     pub fn write(&self, file: &Handle, offset: u64, data: &[u8]) -> Result<()> {
         match self {
             Self::Kernel(_) => file.file()?.write_all_at(data, offset)?,
@@ -229,7 +229,7 @@ impl Calls {
         Ok(())
     }
 
-    /// Takes the sums of the volume's space.
+    /// Reads the statistics of the volume's space.
     pub fn statfs(&self, dir: &Handle) -> Result<()> {
         match self {
             Self::Kernel(_) => {

@@ -1,9 +1,9 @@
-//! Nothing stays behind, whatever way this ends.
+//! Clean-up: nothing stays behind, in whatever way a run ends.
 //!
 //! Everything that is mounted, attached or stored is in one directory ("the yard") whose name has
-//! the id of the process that made it. Guards remove it in the usual course and on panics. SIGINT
-//! and SIGTERM end the programs that run, and the workload notices by [`check`]; if it doesn't in
-//! time, the yard is cleared by force. After a SIGKILL the next run clears it.
+//! the id of the process that made it. Guards remove it at the usual end and on panics. SIGINT and
+//! SIGTERM end the programs that run, and the workload notices the signal by [`check`]; if it
+//! doesn't in time, the yard is cleared by force. After a SIGKILL the next run clears it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -18,11 +18,11 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use crate::failure::{Failure, Result};
 use crate::throttle;
 
-/// How a yard's name begins; the process follows, after a second dash something random.
+/// The beginning of a yard's name. The process follows and, after a second dash, something random.
 const PREFIX: &str = "ubtrfs-bench-";
 /// The interval of checks for signals and time limits.
 const INTERVAL: Duration = Duration::from_millis(50);
-/// How long the usual way of ending may take once a signal has come.
+/// The time in which the usual end has to happen after a signal.
 const GRACE_PERIOD: Duration = Duration::from_secs(60);
 
 static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
@@ -34,17 +34,17 @@ struct Running {
     until: Instant,
 }
 
-/// Whether a signal requested the end.
+/// Returns whether a signal has requested the end.
 pub fn interrupted() -> bool {
     INTERRUPTED.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
 }
 
-/// Fails once a signal requested the end.
+/// Fails if a signal has requested the end.
 pub fn check() -> Result<()> {
     if interrupted() { Err(Failure::Interrupted) } else { Ok(()) }
 }
 
-/// Ends the program of process group `group` when a signal comes or `limit` is over; until the
+/// Ends the program of process group `group` when a signal comes or `limit` is over, until the
 /// guard is dropped.
 pub fn watch(group: Pid, limit: Duration) -> Watched {
     RUNNING.lock().push(Running { group, until: Instant::now() + limit });
@@ -60,7 +60,7 @@ impl Drop for Watched {
     }
 }
 
-/// Begins to listen to signals and time limits. Once; later calls do nothing.
+/// Begins to listen to signals and time limits. Later calls do nothing.
 pub fn listen(yard: &Path) -> Result<()> {
     let flag = Arc::new(AtomicBool::new(false));
     if INTERRUPTED.set(Arc::clone(&flag)).is_err() {
@@ -95,7 +95,7 @@ pub struct Yard {
 }
 
 impl Yard {
-    /// A new one in `dir`, after what killed runs left there has been cleared.
+    /// Makes a yard in `dir`, after it has cleared those of killed runs.
     pub fn new(dir: &Path) -> Result<Self> {
         let dir = dir.canonicalize().map_err(|error| Failure::about(dir.display(), &error))?;
         for entry in std::fs::read_dir(&dir)?.flatten() {
@@ -107,7 +107,7 @@ impl Yard {
         Ok(Self { path })
     }
 
-    /// Where.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -119,7 +119,7 @@ impl Drop for Yard {
     }
 }
 
-/// The process that made a yard.
+/// Returns the process that made a yard.
 fn maker(path: &Path) -> Option<u32> {
     path.file_name()?.to_str()?.strip_prefix(PREFIX)?.split('-').next()?.parse().ok()
 }
@@ -134,7 +134,7 @@ fn clear(yard: &Path) {
     for (device, directory) in mounts() {
         if directory.starts_with(yard) {
             if let Some(connection) = connection(&device) {
-                // Only FUSE mounts have it; it ends all waits for the server.
+                // Only FUSE mounts have this file; writing to it ends all waits for the server.
                 let _ = std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), b"1");
             }
             if !quietly(Command::new("umount").arg("-l").arg(&directory)) {
@@ -150,7 +150,7 @@ fn clear(yard: &Path) {
     }
 }
 
-/// The number of a device's mount in FUSE's control files, for a device as `major:minor`.
+/// Returns the number of a device's mount in FUSE's control files, for a device as `major:minor`.
 fn connection(device: &str) -> Option<u32> {
     let (major, minor) = device.split_once(':')?;
     Some(major.parse::<u32>().ok()? << 20 | minor.parse::<u32>().ok()?)
@@ -165,7 +165,7 @@ fn quietly(command: &mut Command) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// What is mounted: `major:minor` and the directory, the latest first.
+/// Returns all mounts as `major:minor` and the directory, the latest first.
 pub fn mounts() -> Vec<(String, PathBuf)> {
     let all = ubtrfs_mounts::all().unwrap_or_default().into_iter();
     let mut mounts: Vec<_> =
@@ -174,7 +174,7 @@ pub fn mounts() -> Vec<(String, PathBuf)> {
     mounts
 }
 
-/// Loop devices and the files behind them.
+/// Returns all loop devices with the files behind them.
 fn loop_devices() -> Vec<(PathBuf, PathBuf)> {
     let blocks = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
     blocks

@@ -1,26 +1,26 @@
-//! Who is compared with whom.
+//! The peers that are compared with each other.
 
 use std::fmt::Write;
 
 use crate::samples::{CaseFacts, Results};
 use crate::stats::{Summary, ratios, summary};
 
-/// The peers that are ubtrfs: the first of them that was measured is compared with all others.
+/// The peers that are ubtrfs. The first of them that was measured is compared with all others.
 const OURS: [&str; 3] = ["ubtrfs", "ubtrfs-loop", "library"];
 /// The kernel's btrfs with the same backing as ubtrfs: neither has the page cache of the file
 /// system below.
 pub const EQUAL: &str = "btrfs-direct";
-/// The kernel's btrfs, which reads and writes the page cache of the file system below.
+/// The kernel's btrfs, which uses the page cache of the file system below.
 pub const BUFFERED: &str = "btrfs";
 /// The bound of FUSE.
 pub const BOUND: &str = "null";
 
-/// The peer that others are compared with.
+/// Returns the peer with which others are compared.
 pub fn ours(results: &Results) -> Option<&'static str> {
     OURS.into_iter().find(|name| results.peers.iter().any(|peer| peer.name == *name))
 }
 
-/// The other peers that have a headline figure: those that matter most first.
+/// Returns the other peers that have a headline figure, the most important first.
 pub fn others(results: &Results) -> Vec<&str> {
     let ours = ours(results);
     let measured = |peer: &&str| {
@@ -33,20 +33,21 @@ pub fn others(results: &Results) -> Vec<&str> {
     peers
 }
 
-/// By how many times the headline figure of `peer` is better than that of `base`, in the same
+/// Returns by which factor the headline figure of `peer` is better than that of `base`, in the same
 /// round.
 pub fn ratio(results: &Results, case: &CaseFacts, peer: &str, base: &str) -> Option<Summary> {
     ratio_of(results, &case.name, &case.headline, peer, base)
 }
 
-/// The same of another figure of a case.
+/// Returns by which factor a figure of a case on `peer` is better than that on `base`, in the same
+/// round.
 pub fn ratio_of(results: &Results, case: &str, figure: &str, peer: &str, base: &str) -> Option<Summary> {
     let (_, better) = results.kind(case, figure)?;
     let of = |peer: &str| results.values(case, peer, figure);
     summary(&ratios(&of(peer), &of(base), better))
 }
 
-/// What the figures of this run say, in short lines.
+/// Returns the meaning of this run's figures, in short lines.
 pub fn legend(results: &Results) -> String {
     let mut text = String::from("Medians (least–most).\n");
     let (Some(ours), others) = (ours(results), others(results)) else { return text };

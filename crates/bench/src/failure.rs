@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Why something could not be measured.
+/// The reason why something could not be measured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
     /// It failed.
@@ -13,16 +13,16 @@ pub enum Failure {
     Interrupted,
 }
 
-/// What most functions here return.
+/// The result of most functions of this crate.
 pub type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
-    /// It failed.
+    /// Makes the failure for this reason.
     pub fn new(why: impl Into<String>) -> Self {
         Self::Failed(why.into())
     }
 
-    /// It failed while `what` was done.
+    /// Makes the failure of `what` by an error.
     pub fn about(what: impl fmt::Display, error: &dyn fmt::Display) -> Self {
         Self::Failed(format!("{what}: {error}"))
     }

@@ -1,10 +1,10 @@
-//! Times of operations: percentiles are right within a hundredth, whatever their number.
+//! Times of operations: percentiles are accurate to a hundredth, however many times there are.
 
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// Digits of a time that are kept.
+/// Significant digits of a time.
 const DIGITS: u8 = 2;
 
 /// Times in nanoseconds.
@@ -19,7 +19,7 @@ impl Default for Histogram {
 }
 
 impl From<Histogram> for Vec<(u64, u64)> {
-    /// Times, and how often each was.
+    /// Returns the times, with the count of each.
     fn from(histogram: Histogram) -> Self {
         let recorded = histogram.0.iter_recorded();
         recorded.map(|value| (value.value_iterated_to(), value.count_at_value())).collect()
@@ -29,7 +29,7 @@ impl From<Histogram> for Vec<(u64, u64)> {
 impl TryFrom<Vec<(u64, u64)>> for Histogram {
     type Error = String;
 
-    /// A file that was read may hold anything.
+    /// Checks the counts, since a file may contain anything.
     fn try_from(times: Vec<(u64, u64)>) -> Result<Self, String> {
         let mut histogram = Self::default();
         let sum = times.iter().try_fold(0_u64, |sum, (_, count)| sum.checked_add(*count));
@@ -48,7 +48,7 @@ impl Histogram {
         self.0.record(nanos).expect("it grows as it needs to");
     }
 
-    /// Makes a call and adds how long it took.
+    /// Makes a call, and adds its time.
     pub fn time<T>(&mut self, call: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let result = call();
@@ -56,22 +56,22 @@ impl Histogram {
         result
     }
 
-    /// Adds another one's times.
+    /// Adds the times of another histogram.
     pub fn merge(&mut self, other: &Self) {
         self.0.add(&other.0).expect("it grows as it needs to");
     }
 
-    /// How many.
+    /// Returns the number of times.
     pub fn count(&self) -> u64 {
         self.0.len()
     }
 
-    /// The longest, in microseconds.
+    /// Returns the longest time, in microseconds.
     pub fn max(&self) -> f64 {
         self.0.max() as f64 / 1e3
     }
 
-    /// The time, in microseconds, that `share` (0 to 1) of all operations took at the most.
+    /// Returns the time, in microseconds, that `share` (0 to 1) of all operations did not exceed.
     pub fn percentile(&self, share: f64) -> f64 {
         self.0.value_at_quantile(share) as f64 / 1e3
     }

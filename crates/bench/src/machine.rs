@@ -1,4 +1,4 @@
-//! The machine: what it is, and its clocks and counters.
+//! The machine: its description, clocks and counters.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,7 +16,7 @@ pub const RING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 /// Bytes of a sector in the kernel's counters.
 const SECTOR: u64 = 512;
 
-/// What a result depends on.
+/// The conditions on which a result depends.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// `uname -srvm`.
@@ -27,13 +27,13 @@ pub struct Machine {
     pub cpus: usize,
     /// Bytes of memory.
     pub memory: u64,
-    /// Whether it ran as root.
+    /// Whether the run was as root.
     pub root: bool,
     /// The directory of the images: the type of its file system, its mount options, its device.
     pub backing: String,
     /// The frequency governor; empty if there is none.
     pub governor: String,
-    /// What [`RING_SWITCH`] says.
+    /// The value of [`RING_SWITCH`].
     pub fuse_uring: String,
     /// The commit that was measured, with `+` if files had been changed.
     pub commit: String,
@@ -43,7 +43,8 @@ pub struct Machine {
     pub programs: BTreeMap<String, String>,
 }
 
-/// The content of a small file, without the end of its line; nothing if there is none.
+/// Returns the content of a small file, without white space at its ends; nothing if it can't be
+/// read.
 pub fn line(path: impl AsRef<Path>) -> String {
     std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
@@ -53,7 +54,7 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 }
 
 impl Machine {
-    /// This machine, with images in `dir`.
+    /// Describes this machine, with images in `dir`.
     pub fn look(dir: &Path) -> Self {
         let names = rustix::system::uname();
         let part = |name: &std::ffi::CStr| name.to_string_lossy().into_owned();
@@ -93,7 +94,7 @@ impl Machine {
     }
 }
 
-/// Whether FUSE over `io_uring` is allowed.
+/// Returns whether FUSE over `io_uring` is allowed.
 pub fn ring_allowed() -> bool {
     line(RING_SWITCH) == "Y"
 }
@@ -111,27 +112,28 @@ fn commit() -> String {
     }
 }
 
-/// The line of `dir` in the mount table: type, options, source.
+/// Returns the line of `dir` in the mount table: type, options, source.
 fn backing(dir: &Path) -> String {
     let printed =
         process::run_words(&["findmnt", "-n", "-o", "FSTYPE,OPTIONS,SOURCE", "-T", &dir.display().to_string()]);
     printed.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The disk below a directory, by its number in `/sys/dev/block`; a partition counts as the disk's
-/// part that it is.
+/// Returns the device below a directory, by its number in `/sys/dev/block`. A partition is returned
+/// as such, not as its disk.
 pub fn disk_below(dir: &Path) -> Option<String> {
     let device = dir.metadata().ok()?.dev();
     let name = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     Path::new("/sys/dev/block").join(&name).exists().then_some(name)
 }
 
-/// Bytes written to a block device since the machine began; `name` is as [`disk_below`] gives it.
+/// Returns the bytes written to a block device since the machine was booted; `name` comes from
+/// [`disk_below`].
 pub fn disk_written(name: &str) -> Option<u64> {
     written(&line(format!("/sys/dev/block/{name}/stat")))
 }
 
-/// Bytes written to a loop device such as `/dev/loop3`.
+/// Returns the bytes written to a loop device such as `/dev/loop3`.
 pub fn loop_written(device: &Path) -> Option<u64> {
     written(&line(Path::new("/sys/block").join(device.file_name()?).join("stat")))
 }
@@ -140,13 +142,13 @@ fn written(stat: &str) -> Option<u64> {
     Some(stat.split_whitespace().nth(6)?.parse::<u64>().ok()? * SECTOR)
 }
 
-/// Seconds of processor time that a process has used.
+/// Returns the processor time that a process has used, in seconds.
 pub fn process_cpu(pid: u32) -> Option<f64> {
     cpu_of(&format!("/proc/{pid}/stat"), 11..13)
 }
 
-/// The sum of fields of a `/proc/PID/stat`, counted from behind the name, that are ticks; in
-/// seconds.
+/// Returns the sum of fields of a `/proc/PID/stat` that are ticks, in seconds. Fields are counted
+/// from behind the name.
 fn cpu_of(stat: &str, which: Range<usize>) -> Option<f64> {
     let stat = std::fs::read_to_string(stat).ok()?;
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
@@ -154,15 +156,15 @@ fn cpu_of(stat: &str, which: Range<usize>) -> Option<f64> {
     Some(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// Bytes of memory that a process holds: now, and at the most so far.
+/// Returns the bytes of memory that a process has: now, and at the most so far.
 pub fn process_memory(pid: u32) -> Option<(u64, u64)> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let bytes = |name| field(&status, name)?.split(' ').next()?.parse::<u64>().ok().map(|kibibytes| kibibytes * 1024);
     Some((bytes("VmRSS")?, bytes("VmHWM")?))
 }
 
-/// Seconds of processor time that all processors have worked: programs, kernel and interrupts, of
-/// all processes.
+/// Returns the processor time that all processors have worked, in seconds: for programs, the kernel
+/// and interrupts of all processes.
 pub fn machine_cpu() -> f64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let fields = stat.lines().next().unwrap_or_default().split_whitespace().skip(1);
@@ -172,27 +174,28 @@ pub fn machine_cpu() -> f64 {
     busy as f64 / rustix::param::clock_ticks_per_second() as f64
 }
 
-/// Seconds of processor time that this process has used, and its children that have ended.
+/// Returns the processor time that this process and its ended children have used, in seconds.
 pub fn own_cpu() -> f64 {
-    // getrusage(2) has no safe wrapper here; the fields of our own stat have the same in ticks.
+    // getrusage(2) has no safe wrapper here; the fields of our own `stat` have the same times in
+    // ticks.
     cpu_of("/proc/self/stat", 11..15).unwrap_or_default()
 }
 
 /// How a thread has spent its time, in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ThreadTimes {
-    /// The time that has passed.
+    /// The elapsed time.
     pub wall: f64,
-    /// On a processor.
+    /// The time on a processor.
     pub cpu: f64,
-    /// Ready to work while all processors were busy.
+    /// The time in which it was ready to run while all processors were busy.
     pub runnable: f64,
-    /// How often it began to wait for something else than a processor.
+    /// How often it began to wait for anything other than a processor.
     pub sleeps: u64,
 }
 
 impl ThreadTimes {
-    /// What has been spent since an earlier time.
+    /// Returns what was used since an earlier time.
     pub fn since(self, before: Self) -> Self {
         Self {
             wall: self.wall - before.wall,
@@ -203,7 +206,7 @@ impl ThreadTimes {
     }
 }
 
-/// The times of this thread, from any beginning.
+/// Returns the times of this thread, from an arbitrary beginning.
 pub fn thread_times() -> Result<ThreadTimes> {
     let missing = |what: &str| Failure::Impossible(format!("{what} lacks the times of threads"));
     let schedstat = std::fs::read_to_string("/proc/thread-self/schedstat")?;

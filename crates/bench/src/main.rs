@@ -1,5 +1,6 @@
-//! The bench command: the same workloads on ubtrfs, on the kernel's file systems, and on the bound
-//! of FUSE, side by side in one run. `docs/bench.md` explains what is measured and how to read it.
+//! The bench command runs the same workloads on ubtrfs, on the kernel's file systems, and on the
+//! bound of FUSE, in turn within one run. `docs/bench.md` explains what is measured and how to read
+//! it.
 
 #![allow(clippy::cast_precision_loss, reason = "figures to look at")]
 

@@ -21,8 +21,8 @@ impl Medium for Image {
     }
 }
 
-/// What mkfs has for volumes of so many devices of `size` bytes, as `mkfs.btrfs -m PROFILE -d
-/// PROFILE` makes them.
+/// Returns what mkfs writes for a volume of so many devices of `size` bytes, as `mkfs.btrfs -m
+/// PROFILE -d PROFILE` makes it.
 pub fn layout(size: u64, devices: usize, profile: Profile) -> Result<ubtrfs_mkfs::Layout> {
     let profile = Some(profile);
     let more_devices =
@@ -32,13 +32,14 @@ pub fn layout(size: u64, devices: usize, profile: Profile) -> Result<ubtrfs_mkfs
     ubtrfs_mkfs::layout(&options).map_err(|error| Failure::about("mkfs", &error))
 }
 
-/// A device in memory with a fresh volume. The system gives it memory as it is written.
+/// Returns a device in memory with a fresh volume. The system allocates its memory when it is
+/// written.
 pub fn volume(size: u64) -> Result<MemoryDevice> {
     let mut devices = volume_of_several(size, 1, Profile::Single)?;
     devices.pop().ok_or_else(|| Failure::new("no device"))
 }
 
-/// So many of them with one fresh volume.
+/// Returns so many devices with one fresh volume.
 pub fn volume_of_several(size: u64, devices: usize, profile: Profile) -> Result<Vec<MemoryDevice>> {
     let mut images: Vec<Image> = (0..devices).map(|_| Image(vec![0; size as usize])).collect();
     let mut media: Vec<&mut dyn Medium> = images.iter_mut().map(|image| image as _).collect();

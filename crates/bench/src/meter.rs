@@ -1,23 +1,22 @@
-//! What a piece of work costs: processor time, bytes to the device.
+//! The costs of a piece of work: processor time, and bytes to the device.
 
 use crate::failure::Result;
 use crate::machine;
 use crate::peers::Mounted;
 use crate::samples::{Better, Measured};
 
-/// What something cost.
+/// Costs of a piece of work.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Usage {
     /// Processor seconds of this program and the programs it ran.
     pub client: f64,
     /// Processor seconds of the serving process, if there is one.
     pub daemon: Option<f64>,
-    /// Processor seconds of the whole machine: the only figure that holds the work of the kernel's
-    /// threads.
+    /// Processor seconds of the whole machine: the only figure that includes the kernel's threads.
     pub machine: f64,
-    /// Bytes that the file system wrote to its device, made durable within the measurement.
+    /// Bytes that the file system wrote to its device until all was durable.
     pub device: Option<u64>,
-    /// Bytes that arrived at the disk below the images, from all writers.
+    /// Bytes that all writers wrote to the disk below the images.
     pub disk: Option<u64>,
 }
 
@@ -30,7 +29,8 @@ struct Reading {
 }
 
 impl Reading {
-    /// `first`: what takes long to read is read before the clocks, or else after them.
+    /// Reads all counters. With `first`, those that take long to read are read before the clocks,
+    /// otherwise after them.
     fn take(mounted: &Mounted, first: bool) -> Self {
         let disk = machine::disk_below(mounted.directory().parent().unwrap_or(mounted.directory()));
         let slow = || (mounted.device_written(), disk.as_deref().and_then(machine::disk_written));
@@ -43,7 +43,7 @@ impl Reading {
     }
 }
 
-/// Does some work and returns its cost. The sync that follows counts only for the bytes.
+/// Does some work and returns its costs. The sync that follows counts only for the bytes.
 pub fn metered<T>(mounted: &Mounted, work: impl FnOnce() -> Result<T>) -> Result<(T, Usage)> {
     let before = Reading::take(mounted, true);
     let result = work()?;
@@ -62,7 +62,7 @@ pub fn metered<T>(mounted: &Mounted, work: impl FnOnce() -> Result<T>) -> Result
 }
 
 impl Usage {
-    /// Adds processor time for each of `operations`, in microseconds.
+    /// Adds the processor time of each of `operations`, in microseconds.
     pub fn per_operation(&self, measured: &mut Measured, operations: f64) {
         let each = |seconds: f64| seconds * 1e6 / operations.max(1.0);
         measured.add("cpu client", each(self.client), "µs/op", Better::Lower);
@@ -72,7 +72,7 @@ impl Usage {
         measured.add("cpu machine", each(self.machine), "µs/op", Better::Lower);
     }
 
-    /// Adds bytes written below for each byte that programs wrote.
+    /// Adds the bytes that were written below for each byte that programs wrote.
     pub fn amplification(&self, measured: &mut Measured, written: f64) {
         let each = |bytes: u64| bytes as f64 / written.max(1.0);
         if let Some(device) = self.device {

@@ -1,4 +1,4 @@
-//! Running programs.
+//! Runs programs.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -12,13 +12,13 @@ use rustix::process::Pid;
 use crate::cleanup;
 use crate::failure::{Failure, Result};
 
-/// Lines of a failed program's words that are passed on.
+/// Lines of a failed program's output that are passed on.
 const LINES: usize = 4;
-/// How long a small program of the system may take.
+/// The time in which a small program of the system has to end.
 pub const SOON: Duration = Duration::from_secs(600);
 
-/// Runs a program to its end and returns what it wrote to its standard output. It fails if the
-/// program does, and ends it when `limit` is over or a signal requests the end.
+/// Runs a program to its end and returns its standard output. Fails if the program does, and ends
+/// it when `limit` is over or a signal requests the end.
 pub fn run(command: &mut Command, limit: Duration) -> Result<String> {
     cleanup::check()?;
     let line = format!("{command:?}");
@@ -42,36 +42,36 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<String> {
     Err(Failure::new(format!("{line}: {status}: {}", end_of(printed.trim()))))
 }
 
-/// The last lines of a program's output.
+/// Returns the last lines of a program's output.
 fn end_of(printed: &str) -> String {
     let lines: Vec<&str> = printed.lines().collect();
     lines[lines.len().saturating_sub(LINES)..].join("; ")
 }
 
-/// The words of a command, run to its end.
+/// Runs the command of these words to its end.
 pub fn run_words(words: &[&str]) -> Result<String> {
     let (program, rest) = words.split_first().ok_or_else(|| Failure::new("no program"))?;
     run(tool(program)?.args(rest), SOON)
 }
 
-/// A command of a program that must be there.
+/// Returns the command of a program that must exist.
 pub fn tool(name: &str) -> Result<Command> {
     find(name).map(Command::new).ok_or_else(|| Failure::Impossible(format!("the program {name} is missing")))
 }
 
-/// Where a program is.
+/// Returns the path of a program.
 pub fn find(name: &str) -> Option<PathBuf> {
     ubtrfs_testkit::need::find_tool(name)
 }
 
-/// The first line of a program's version.
+/// Returns the first line of a program's version.
 pub fn version(program: &str, option: &str) -> Option<String> {
     let output = Command::new(find(program)?).arg(option).stdin(Stdio::null()).output().ok()?;
     let printed = if output.stdout.is_empty() { output.stderr } else { output.stdout };
     String::from_utf8_lossy(&printed).lines().next().map(|line| line.trim().to_owned())
 }
 
-/// A child's process.
+/// Returns a child's process id.
 pub fn pid(child: &Child) -> Pid {
     Pid::from_child(child)
 }

@@ -1,4 +1,4 @@
-//! Where the server's time goes: a flame graph, by perf.
+//! Makes a flame graph, by perf, of where the server spends its time.
 
 use std::io::BufReader;
 use std::os::unix::process::CommandExt;
@@ -19,10 +19,10 @@ use crate::samples::Measured;
 use crate::table::short;
 use crate::workloads::{self, Scale};
 
-/// Samples in a second: not a round number, so as not to beat in time with anything.
+/// Samples per second: not a round number, so that it does not coincide with periodic events.
 const FREQUENCY: &str = "997";
 
-/// Runs the first case of a workload once, with perf at the server, and draws what it saw.
+/// Runs the first case of a workload once while perf records the server, and draws the result.
 pub fn run(what: &Profile) -> Result<()> {
     let cases = workloads::named(&what.workload, Scale::Quick)?;
     let case = cases.first().ok_or_else(|| Failure::new("nothing to run"))?;
@@ -48,7 +48,7 @@ pub fn run(what: &Profile) -> Result<()> {
         "--output",
     ]);
     let mut recorder = perf.arg(&data).stdin(Stdio::null()).process_group(0).spawn()?;
-    // It must have found the server's threads before they work.
+    // Waits until perf has found the server's threads, before they work.
     std::thread::sleep(Duration::from_millis(500));
     let mut measured = Measured::default();
     let done = (case.run)(&mut mounted, &mut measured);
@@ -65,7 +65,7 @@ pub fn run(what: &Profile) -> Result<()> {
     Ok(())
 }
 
-/// The flame graph of what perf recorded.
+/// Draws the flame graph of what perf recorded.
 fn draw(data: &std::path::Path, what: &Profile, title: &str) -> Result<()> {
     let mut script = tool("perf")?;
     script.args(["script", "--force", "--input"]).arg(data).stdin(Stdio::null()).stderr(Stdio::null());

@@ -1,4 +1,4 @@
-//! Two runs compared, and one run as text for the docs.
+//! Compares two runs, and shows one run as text for the documents.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -9,10 +9,11 @@ use crate::samples::{Results, Sample};
 use crate::stats::{Move, moved, summary};
 use crate::table::{COST_HEADS, LATENCY_HEADS, aligned, cost_rows, headlines, latency_rows, short};
 
-/// Figures that depend on the machine more than on the file system, and are noise in a comparison.
+/// Figures that depend on the machine more than on the file system, so that a comparison leaves
+/// them out.
 const IGNORED: [&str; 2] = ["bytes to disk", "cpu machine"];
 
-/// What moved beyond the noise from `old` to `new`, the headlines first.
+/// Returns what has changed from `old` to `new` by more than noise, the headlines first.
 pub fn compare(old: &Results, new: &Results) -> String {
     let mut text = String::new();
     for (name, of) in [("old", old), ("new", new)] {
@@ -49,7 +50,7 @@ pub fn compare(old: &Results, new: &Results) -> String {
     text
 }
 
-/// A figure of a case on a peer in both runs.
+/// Compares a figure of a case on a peer in both runs.
 fn one(old: &Results, new: &Results, sample: &Sample, metric: &str) -> Option<(Move, Vec<String>)> {
     let (unit, better) = new.kind(&sample.case, metric)?;
     let values = |of: &Results| -> Vec<f64> {
@@ -73,10 +74,10 @@ fn one(old: &Results, new: &Results, sample: &Sample, metric: &str) -> Option<(M
     ))
 }
 
-/// Columns of a line of a document.
+/// Columns of a line of a document at most.
 const MAX_LINE: usize = 100;
 
-/// A page has a result between these lines.
+/// The lines between which a page has a result.
 const MARKS: [&str; 2] = ["<!-- result: written by `ubtrfs-bench report --into` -->", "<!-- end of result -->"];
 
 /// Puts a result into a page, between its marks.
@@ -89,7 +90,7 @@ pub fn put(page: &Path, result: &str) -> Result<()> {
     std::fs::write(page, text).map_err(|error| failed(&error))
 }
 
-/// One run as Markdown, for the page of the docs.
+/// Returns one run as Markdown, for the page of the documents.
 pub fn markdown(results: &Results) -> String {
     let machine = &results.machine;
     let mut text = format!(
@@ -143,7 +144,7 @@ pub fn markdown(results: &Results) -> String {
     text
 }
 
-/// A paragraph in lines as long as documents may have.
+/// Returns a paragraph in lines as long as documents may have.
 fn in_lines(paragraph: &str) -> String {
     let mut text = String::new();
     let mut column = 0;

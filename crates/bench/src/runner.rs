@@ -1,4 +1,4 @@
-//! Rounds: each case on each peer in turn, on a fresh volume every time.
+//! Measures in rounds: each case on each peer in turn, on a fresh volume every time.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -14,10 +14,10 @@ use crate::samples::{Better, FORM, Measured, PeerFacts, Results, Sample};
 use crate::switch::Switch;
 use crate::workloads::{Case, Scale};
 
-/// Room that must be free for the images, in bytes.
+/// Bytes that must be free for the images.
 const MIN_ROOM: u64 = 10 << 30;
 
-/// What is to be measured.
+/// The plan of a run.
 pub struct RunPlan {
     /// Cases in their order.
     pub cases: Vec<Case>,
@@ -25,17 +25,17 @@ pub struct RunPlan {
     pub peers: Vec<Peer>,
     /// Rounds.
     pub rounds: u32,
-    /// How much.
+    /// The amount of work.
     pub scale: Scale,
-    /// What the devices are like.
+    /// The properties of the devices.
     pub conditions: Conditions,
     /// Where images are made.
     pub dir: PathBuf,
-    /// Where the results go.
+    /// The file of the results.
     pub out: PathBuf,
 }
 
-/// Measures. What could be measured is written even if it is interrupted.
+/// Runs a plan. What was measured is written even if the run is interrupted.
 pub fn run(plan: &RunPlan) -> Result<Results> {
     let yard = Yard::new(&plan.dir)?;
     cleanup::listen(yard.path())?;
@@ -77,7 +77,7 @@ pub fn run(plan: &RunPlan) -> Result<Results> {
     ended.map(|()| results)
 }
 
-/// The peers that can be measured here; of the others it is noted why not.
+/// Returns the peers that can be measured here, and notes why the others can't be.
 fn able_peers(plan: &RunPlan, results: &mut Results) -> Vec<Peer> {
     let mut able = Vec::new();
     for peer in &plan.peers {
@@ -104,13 +104,13 @@ struct Running<'a> {
 }
 
 impl Running<'_> {
-    /// Says why something is not measured.
+    /// Reports and notes why something is not measured.
     fn skip(&mut self, line: String) {
         self.bar.suspend(|| eprintln!("skipped: {line}"));
         self.results.skipped.push(line);
     }
 
-    /// All rounds of a case.
+    /// Runs all rounds of a case.
     fn case(&mut self, case: &Case) -> Result<()> {
         let name = &case.facts.name;
         let steps = self.peers.len() as u64 * u64::from(self.rounds);
@@ -126,13 +126,13 @@ impl Running<'_> {
         peers.retain(|peer| peer.can_be_far_away() || case.delay.is_none());
         self.bar.inc(steps - peers.len() as u64 * u64::from(self.rounds));
         for round in 1..=self.rounds {
-            // The first peer is the last one in the next round, so that a drift in one direction
+            // The order of peers is reversed in every other round, so that a drift in one direction
             // favours none.
             let order: Vec<Peer> = if round % 2 == 1 { peers.clone() } else { peers.iter().rev().copied().collect() };
             for peer in order {
                 self.bar.set_message(format!("{name} on {} ({round}/{})", peer.name, self.rounds));
                 if let Err(failure) = self.measure(case, peer, round) {
-                    // Whatever fails then, fails because of the signal.
+                    // A failure after a signal is due to the signal.
                     cleanup::check()?;
                     self.skip(format!("{name} on {}: {failure}", peer.name));
                     peers.retain(|other| *other != peer);
@@ -143,7 +143,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// One case once on one peer.
+    /// Runs one case once on one peer.
     fn measure(&mut self, case: &Case, peer: Peer, round: u32) -> Result<()> {
         cleanup::check()?;
         if !self.peers.contains(&peer) {
@@ -167,7 +167,7 @@ impl Running<'_> {
         measured.add("unmount", start.elapsed().as_secs_f64() * 1e3, "ms", Better::Lower);
         let mut peers = self.results.peers.iter_mut();
         if let Some(facts) = peers.find(|facts| facts.name == peer.name) {
-            // Most cases are on no server: what they are on is said of the peer.
+            // Most cases use no server, so the facts of a peer are those without one.
             if facts.facts.is_empty() || case.delay.is_none() {
                 facts.facts = mounted.facts().clone();
             }
@@ -188,7 +188,7 @@ fn bar(length: u64) -> ProgressBar {
     bar
 }
 
-/// The present in UTC, to the minute.
+/// Returns the present time in UTC, to the minute.
 fn date() -> String {
     let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
     let (year, month, day) = civil(seconds / 86400);
@@ -196,7 +196,8 @@ fn date() -> String {
     format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", minutes / 60, minutes % 60)
 }
 
-/// The date of a day since the epoch: years begin in March here, so that leap days come last.
+/// Returns the date of a day since the epoch. Years begin in March here, so that leap days come
+/// last.
 fn civil(day: u64) -> (u64, u64, u64) {
     let day = day + 719_468;
     let era = day / 146_097;

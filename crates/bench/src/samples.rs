@@ -1,4 +1,4 @@
-//! What was measured, and all it takes to measure it again: the content of a result file.
+//! The content of a result file: the measurements, and all that is needed to repeat them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,38 +9,38 @@ use crate::failure::{Failure, Result};
 use crate::histogram::Histogram;
 use crate::machine::Machine;
 
-/// The version of the file's form.
+/// The version of the file's format.
 pub const FORM: u32 = 2;
 
-/// Which way a figure is good.
+/// Whether a figure should be large or small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
-    /// The more the better, as with throughput.
+    /// Larger is better, as with throughput.
     Higher,
-    /// The less the better, as with time.
+    /// Smaller is better, as with time.
     Lower,
 }
 
 /// A figure with its unit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Metric {
-    /// How much.
+    /// The value.
     pub value: f64,
-    /// The case.
+    /// The unit.
     pub unit: String,
-    /// Which way it is good.
+    /// Whether it should be large or small.
     pub better: Better,
 }
 
-/// How a figure grows with something.
+/// A curve: how a figure grows with something.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Series {
-    /// What it grows with.
+    /// The quantity with which it grows.
     pub along: String,
     /// The unit of the figure.
     pub unit: String,
-    /// Pairs: how much of the one, how much of the other.
+    /// The points: the quantity, and the figure.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -63,7 +63,7 @@ impl Measured {
         self.metrics.insert(name.into(), Metric { value, unit: unit.into(), better });
     }
 
-    /// Whether all of it can have been measured: a file that was read may hold anything.
+    /// Returns whether all values can have been measured, since a file may contain anything.
     fn is_sound(&self) -> bool {
         let sound = |value: f64| value.is_finite() && value >= 0.0;
         self.metrics.values().all(|metric| sound(metric.value))
@@ -84,20 +84,20 @@ pub struct Sample {
     pub case: String,
     /// The peer.
     pub peer: String,
-    /// In which round, from 1.
+    /// The number of the round, from 1.
     pub round: u32,
     /// Its result.
     pub measured: Measured,
 }
 
-/// What a case is.
+/// The description of a case.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaseFacts {
     /// Its name, such as `dbench-16`.
     pub name: String,
     /// The workload that it belongs to, such as `dbench`.
     pub workload: String,
-    /// In words.
+    /// Its description.
     pub title: String,
     /// The figure that matters most.
     pub headline: String,
@@ -106,14 +106,14 @@ pub struct CaseFacts {
     pub steps: Vec<String>,
 }
 
-/// What a peer is.
+/// The description of a peer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerFacts {
     /// Its name.
     pub name: String,
-    /// In words.
+    /// Its description.
     pub about: String,
-    /// How volumes were made, mounted, and what they said of themselves.
+    /// How its volumes were made and mounted, and what they report about themselves.
     pub facts: BTreeMap<String, String>,
 }
 
@@ -122,7 +122,7 @@ pub struct PeerFacts {
 pub struct Results {
     /// [`FORM`].
     pub form: u32,
-    /// When it began, as in `2026-01-31 12:00 UTC`.
+    /// The time of the beginning, as in `2026-01-31 12:00 UTC`.
     pub date: String,
     /// The command line.
     pub command: Vec<String>,
@@ -130,7 +130,7 @@ pub struct Results {
     pub scale: String,
     /// Rounds.
     pub rounds: u32,
-    /// Where.
+    /// The machine.
     pub machine: Machine,
     /// Peers in the order in which they were given.
     pub peers: Vec<PeerFacts>,
@@ -157,7 +157,7 @@ impl Results {
         }
     }
 
-    /// Writes a result file; what was there stays until it is whole.
+    /// Writes a result file. The old file stays until the new one is complete.
     pub fn save(&self, path: &Path) -> Result<()> {
         let failed = |error: &dyn std::fmt::Display| Failure::about(path.display(), error);
         let text = serde_json::to_string_pretty(self).map_err(|error| failed(&error))?;
@@ -165,24 +165,24 @@ impl Results {
         std::fs::write(&new, text + "\n").and_then(|()| std::fs::rename(&new, path)).map_err(|error| failed(&error))
     }
 
-    /// Samples of a case on a peer, in the order of their rounds.
+    /// Returns the samples of a case on a peer, in the order of their rounds.
     pub fn of<'a>(&'a self, case: &'a str, peer: &'a str) -> impl Iterator<Item = &'a Sample> {
         self.samples.iter().filter(move |sample| sample.case == case && sample.peer == peer)
     }
 
-    /// The names of the figures of a case's samples, each once, in their order.
+    /// Returns the names of the figures of a case's samples, each once, in their order.
     pub fn names<'a>(&'a self, case: &'a str, of: impl Fn(&'a Measured) -> Vec<&'a String>) -> BTreeSet<&'a String> {
         let samples = self.samples.iter().filter(move |sample| sample.case == case);
         samples.flat_map(|sample| of(&sample.measured)).collect()
     }
 
-    /// A figure of a case on a peer, round by round.
+    /// Returns a figure of a case on a peer, round by round.
     pub fn values(&self, case: &str, peer: &str, metric: &str) -> Vec<(u32, f64)> {
         let value = |sample: &Sample| Some((sample.round, sample.measured.metrics.get(metric)?.value));
         self.of(case, peer).filter_map(value).collect()
     }
 
-    /// The unit of a figure, and which way it is good.
+    /// Returns the unit of a figure, and whether it should be large or small.
     pub fn kind(&self, case: &str, metric: &str) -> Option<(&str, Better)> {
         let mut found = self.samples.iter().filter(|sample| sample.case == case);
         let metric = found.find_map(|sample| sample.measured.metrics.get(metric))?;
@@ -194,8 +194,8 @@ impl Results {
 pub mod tests {
     use super::*;
 
-    /// A run of one case, one curve and one operation on four peers, in as many rounds as there are
-    /// values.
+    /// Returns a run of one case, one curve and one operation on four peers, in as many rounds as
+    /// there are values.
     pub fn example(values: &[f64]) -> Results {
         let case = |name: &str, workload: &str, title: &str, headline: &str| CaseFacts {
             name: name.into(),

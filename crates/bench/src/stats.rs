@@ -1,21 +1,21 @@
-//! Few figures out of many.
+//! Summaries of samples.
 
 use crate::samples::Better;
 
-/// Samples in short.
+/// A summary of samples.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Summary {
-    /// The one in the middle.
+    /// The median.
     pub median: f64,
-    /// The least.
+    /// The minimum.
     pub min: f64,
-    /// The most.
+    /// The maximum.
     pub max: f64,
-    /// How many.
+    /// The number of samples.
     pub count: usize,
 }
 
-/// Median, least and most; nothing of nothing.
+/// Returns median, minimum and maximum; `None` without samples.
 pub fn summary(values: &[f64]) -> Option<Summary> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -25,8 +25,8 @@ pub fn summary(values: &[f64]) -> Option<Summary> {
     Some(Summary { median, min, max, count: sorted.len() })
 }
 
-/// How much better `ours` is than `theirs`, round by round, as a factor: above 1 is better, whether
-/// the figure should be large or small.
+/// Returns by which factor `ours` is better than `theirs`, round by round. Above 1 is better,
+/// whether the figure should be large or small.
 pub fn ratios(ours: &[(u32, f64)], theirs: &[(u32, f64)], better: Better) -> Vec<f64> {
     let of_round = |round: u32| theirs.iter().find(|(other, _)| *other == round).map(|(_, value)| *value);
     let ratio = |&(round, ours): &(u32, f64)| {
@@ -40,7 +40,7 @@ pub fn ratios(ours: &[(u32, f64)], theirs: &[(u32, f64)], better: Better) -> Vec
     ours.iter().filter_map(ratio).collect()
 }
 
-/// How a figure moved from an old run to a new one.
+/// The change of a figure from an old run to a new one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Move {
     /// The factor by which it got better (above 1) or worse (below).
@@ -49,12 +49,12 @@ pub struct Move {
     pub certain: bool,
 }
 
-/// The least number of samples to estimate noise.
+/// The minimum number of samples to estimate noise.
 const MIN_SAMPLES: usize = 3;
 
-/// Noise is the difference between the rounds of one run: a change is significant if no sample of
-/// the one run is within the range of the other's, and the medians differ by more than both ranges
-/// together, and by 2 % at the least.
+/// Compares the samples of two runs. Noise is the difference between the rounds of one run: a
+/// change is significant if no sample of one run is within the range of the other's, and if the
+/// medians differ by more than both ranges together and by at least 2 %.
 pub fn moved(old: &[f64], new: &[f64], better: Better) -> Option<Move> {
     let (old, new) = (summary(old)?, summary(new)?);
     let factor = match better {

@@ -1,5 +1,5 @@
-//! Calls on subvolumes, by the ioctls that the kernel's btrfs and ubtrfs both have, or straight
-//! into the engine.
+//! Calls on subvolumes, by the ioctls that the kernel's btrfs and ubtrfs both have, or straight to
+//! the engine.
 
 use rustix::ioctl::{Setter, ioctl};
 use ubtrfs_format::ioctl::{SNAP_CREATE_V2, SNAP_DESTROY_V2, SUBVOL_CREATE_V2};
@@ -36,13 +36,13 @@ impl Calls {
         self.open_dir(dir, name)
     }
 
-    /// Makes a writable snapshot of a subvolume, which `source` is the root directory of, in `dir`.
+    /// Makes a writable snapshot in `dir` of the subvolume whose root directory is `source`.
     pub fn snapshot(&self, source: &Handle, dir: &Handle, name: &str) -> Result<()> {
         match self {
             Self::Kernel(_) => {
                 let source = std::os::fd::AsRawFd::as_raw_fd(source.file()?);
                 let argument = argument(source.into(), name)?;
-                // SAFETY: the same; the descriptor in it is open.
+                // SAFETY: as above; the descriptor in the argument is open.
                 unsafe { ioctl(dir.file()?, Setter::<SNAP_CREATE_V2, Argument>::new(argument)) }?;
             }
             Self::Engine(engine) => {

@@ -7,7 +7,7 @@ use crate::histogram::Histogram;
 use crate::samples::Results;
 use crate::stats::{Summary, summary};
 
-/// A figure with three digits that count.
+/// Returns a figure with three significant digits.
 pub fn short(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),
@@ -16,8 +16,9 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// The headline figures, a row for each case and for each of its steps: ubtrfs's, and then for each
-/// other peer its median and ubtrfs's ratio to it. The first row has the heads.
+/// Returns the headline figures, with a row for each case and for each of its steps: that of
+/// ubtrfs, and for each other peer its median and the ratio of ubtrfs to it. The first row has the
+/// heads.
 pub fn headlines(results: &Results) -> Vec<Vec<String>> {
     let (ours, others) = (ours(results), others(results));
     let heads = ["workload"].into_iter().chain(ours).chain(others.iter().copied());
@@ -31,7 +32,7 @@ pub fn headlines(results: &Results) -> Vec<Vec<String>> {
     rows
 }
 
-/// The row of one figure of a case.
+/// Returns the row of one figure of a case.
 fn headline(results: &Results, case: &str, title: String, figure: &str, others: &[&str]) -> Option<Vec<String>> {
     let (unit, _) = results.kind(case, figure)?;
     let of = |peer: &str| {
@@ -43,7 +44,7 @@ fn headline(results: &Results, case: &str, title: String, figure: &str, others: 
     let ours = ours(results);
     let cell = |peer: &str| {
         let Some(found) = of(peer) else { return String::new() };
-        // A ratio adds nothing to a figure of growth.
+        // For a figure of growth, a ratio adds nothing.
         let compared = ours.filter(|_| unit != "times").and_then(|ours| ratio_of(results, case, figure, ours, peer));
         match compared {
             Some(ratio) => {
@@ -57,23 +58,23 @@ fn headline(results: &Results, case: &str, title: String, figure: &str, others: 
     Some([title].into_iter().chain(cells).collect())
 }
 
-/// How long an operation took on a peer, over all rounds.
+/// The times of an operation on a peer, over all rounds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Latency {
     /// The case.
     pub case: String,
     /// The operation.
     pub operation: String,
-    /// Under which circumstances.
+    /// The circumstances.
     pub when: String,
     /// The peer.
     pub peer: String,
-    /// Half of them at the most, 99 %, 99.9 %, all: microseconds.
+    /// The times in microseconds that 50 %, 99 %, 99.9 % and all of the operations did not exceed.
     pub times: [f64; 4],
 }
 
-/// All times of operations, rounds taken together; by case, then operation, then circumstances,
-/// then peer.
+/// Returns the times of all operations, with all rounds taken together, by case, operation,
+/// circumstances and peer.
 pub fn latencies(results: &Results) -> Vec<Latency> {
     let mut found = Vec::new();
     for case in &results.cases {
@@ -101,7 +102,7 @@ pub fn latencies(results: &Results) -> Vec<Latency> {
 /// The heads of [`latency_rows`].
 pub const LATENCY_HEADS: [&str; 7] = ["case", "operation", "peer", "50 % (µs)", "99 %", "99.9 %", "longest"];
 
-/// [`latencies`] as rows of cells.
+/// Returns [`latencies`] as rows of cells.
 pub fn latency_rows(results: &Results) -> Vec<Vec<String>> {
     let row = |found: Latency| {
         let what = format!("{} {}", found.operation, found.when);
@@ -121,8 +122,8 @@ pub const COST_HEADS: [&str; 7] = [
     "bytes to disk per byte",
 ];
 
-/// What each case cost on each peer, as rows of cells: medians of processor time for each
-/// operation, and of bytes written for each byte that programs wrote.
+/// Returns the costs of each case on each peer as rows of cells: medians of the processor time per
+/// operation, and of the bytes written for each byte that programs wrote.
 pub fn cost_rows(results: &Results) -> Vec<Vec<String>> {
     const METRICS: [&str; 5] = ["cpu client", "cpu daemon", "cpu machine", "bytes to device", "bytes to disk"];
     let mut rows = Vec::new();
@@ -140,7 +141,7 @@ pub fn cost_rows(results: &Results) -> Vec<Vec<String>> {
     rows
 }
 
-/// Every figure of every case on every peer.
+/// Returns every figure of every case on every peer.
 pub fn all(results: &Results) -> String {
     let mut rows = vec![["case", "figure", "peer", "median", "least–most"].map(str::to_owned).to_vec()];
     for case in &results.cases {
@@ -173,7 +174,7 @@ fn thin(rows: &mut [Vec<String>]) {
     }
 }
 
-/// Everything worth a look at the end of a run.
+/// Returns everything that a run shows at its end.
 pub fn text(results: &Results) -> String {
     let mut text = legend(results) + "\n";
     text += &aligned(headlines(results).iter());
@@ -200,7 +201,7 @@ pub fn text(results: &Results) -> String {
     text
 }
 
-/// Cells in columns.
+/// Aligns cells in columns.
 pub fn aligned<'a>(rows: impl Iterator<Item = &'a Vec<String>> + Clone) -> String {
     let mut widths: Vec<usize> = Vec::new();
     for row in rows.clone() {

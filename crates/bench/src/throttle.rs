@@ -1,6 +1,6 @@
-//! A limit of a block device's bandwidth, by the kernel's blkio controller (cgroup v1). A rule of
-//! its root group applies to what threads of the kernel write, too; `io.max` of cgroup v2 does not
-//! apply to that group.
+//! Limits a block device's bandwidth by the kernel's blkio controller (cgroup v1). A rule of its
+//! root group also applies to writes of the kernel's threads; `io.max` of cgroup v2 does not apply
+//! to that group.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use rustix::mount::{MountFlags, mount};
 
 use crate::failure::{Failure, Result};
 
-/// Where the controller is mounted in a yard.
+/// The directory in a yard on which the controller is mounted.
 const DIRECTORY: &str = "blkio";
 const RULES: [&str; 2] = ["blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device"];
 
@@ -21,8 +21,8 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Limits what is read from `device`, and what is written to it, to so many bytes in a second
-    /// each. The controller is mounted in `yard`.
+    /// Limits reads from `device`, and writes to it, to so many bytes per second each. The
+    /// controller is mounted in `yard`.
     pub fn new(yard: &Path, device: &Path, bytes: u64) -> Result<Self> {
         let impossible = |why: String| Failure::Impossible(format!("no bandwidth can be limited: {why}"));
         let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -49,18 +49,18 @@ impl Drop for Limit {
     }
 }
 
-/// Ends a limit that a process of this yard may have left.
+/// Removes a limit that a process of this yard may have left.
 pub fn lift(yard: &Path, device: &Path) {
-    // Without a controller there is none.
+    // Without a controller there is no limit.
     let _ = rule(&yard.join(DIRECTORY), device, 0);
 }
 
-/// Sets the limit of a device; 0 is none.
+/// Sets the limit of a device; 0 removes it.
 fn rule(controller: &Path, device: &Path, bytes: u64) -> io::Result<()> {
     let name = device.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let number = std::fs::read_to_string(Path::new("/sys/block").join(name).join("dev"))?;
     for rule in RULES {
-        // Without O_CREAT: where no controller is mounted no file is made.
+        // Opens without O_CREAT, so that no file is made if no controller is mounted.
         let mut file = std::fs::OpenOptions::new().write(true).open(controller.join(rule))?;
         io::Write::write_all(&mut file, format!("{} {bytes}", number.trim()).as_bytes())?;
     }

@@ -1,4 +1,4 @@
-//! The bench command at work, for seconds.
+//! Runs the bench command, for seconds.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
@@ -25,7 +25,7 @@ fn result(dir: &Path) -> serde_json::Value {
     serde_json::from_slice(&std::fs::read(dir.join("bench.json")).unwrap()).unwrap()
 }
 
-/// `dir` has only results, and nothing is mounted there.
+/// Asserts that `dir` has only results, and that nothing is mounted there.
 fn assert_cleared(dir: &Path) {
     let left: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(left.iter().all(|name| name == "bench.json"), "{left:?}");
@@ -92,7 +92,7 @@ fn a_volume_in_memory_is_measured_like_an_image() {
     assert_cleared(dir.path());
 }
 
-/// The rules of bandwidth that hold on this machine, if it has the controller.
+/// Returns the rules of bandwidth on this machine, if it has the controller.
 fn rules(dir: &Path) -> Option<String> {
     let controller = dir.join("blkio");
     std::fs::create_dir(&controller).unwrap();

@@ -1,6 +1,7 @@
-//! Edits an image in place and sets checksums right again, so that only the damage shows.
+//! Edits an image in place and corrects the checksums, so that a reader finds the damage itself and
+//! not a wrong checksum.
 //!
-//! For tests: what cannot be read or written panics, which fails the test.
+//! This is for tests: a read or a write that fails panics, and so fails the test.
 
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "a test fails by it")]
 
@@ -50,14 +51,14 @@ impl Image {
         &self.chunks
     }
 
-    /// The locations on the device of the copies of an address.
+    /// Returns the physical addresses of all copies of a logical address.
     pub fn places(&self, at: Logical) -> Vec<Physical> {
         let holds = |(start, chunk): &&(Logical, ChunkItem)| at >= *start && at.0 - start.0 < chunk.length;
         let (start, chunk) = self.chunks.iter().find(holds).unwrap();
         chunk.stripes.iter().map(|stripe| stripe.offset.plus(at.0 - start.0)).collect()
     }
 
-    /// Flips a bit of the byte at an address, in the copies with these numbers.
+    /// Flips a bit of the byte at a logical address, in the copies with these numbers.
     pub fn flip(&self, at: Logical, copies: &[usize]) {
         let places = self.places(at);
         for copy in copies {
@@ -65,14 +66,15 @@ impl Image {
         }
     }
 
-    /// Flips a bit of the byte at an address, in all copies.
+    /// Flips a bit of the byte at a logical address, in all copies.
     pub fn flip_all(&self, at: Logical) {
         for place in self.places(at) {
             self.flip_raw(place);
         }
     }
 
-    /// The root of a tree; `LOG` is the log of the first subvolume that has one.
+    /// Returns the address of the root of a tree; `LOG` is the log tree of the first subvolume that
+    /// has one.
     pub fn root(&self, tree: TreeId) -> Logical {
         match tree {
             TreeId::LOG => RootItem::parse(&self.leaf(self.superblock.log_root)[0].1).unwrap().bytenr,
@@ -88,14 +90,14 @@ impl Image {
         }
     }
 
-    /// The tree block at an address, from its first copy.
+    /// Returns the tree block at an address, from its first copy.
     pub fn read_block(&self, at: Logical) -> Vec<u8> {
         let mut block = vec![0; self.superblock.node_size as usize];
         self.file.read_exact_at(&mut block, self.places(at)[0].0).unwrap();
         block
     }
 
-    /// Writes a block to all its copies, with the right checksum.
+    /// Writes a tree block to all its copies, with the right checksum.
     pub fn write_block(&self, at: Logical, mut block: Vec<u8>) {
         LeafBuilder::seal(&mut block, self.superblock.checksum);
         for place in self.places(at) {
@@ -103,7 +105,7 @@ impl Image {
         }
     }
 
-    /// Addresses of a tree's leaves, in order.
+    /// Returns the addresses of a tree's leaves, in order.
     pub fn leaves(&self, tree: TreeId) -> Vec<Logical> {
         let mut blocks = vec![self.root(tree)];
         loop {
@@ -131,7 +133,7 @@ impl Image {
         self.leaves(tree).into_iter().flat_map(|at| self.leaf(at)).collect()
     }
 
-    /// Changes the first leaf of which `change` returns `true`.
+    /// Changes the first leaf of which `change` returns `true`, and panics if there is none.
     pub fn edit_leaf(&self, tree: TreeId, mut change: impl FnMut(&mut Items) -> bool) {
         for at in self.leaves(tree) {
             let mut items = self.leaf(at);
@@ -159,7 +161,7 @@ impl Image {
         });
     }
 
-    /// Removes the first item that `wanted` picks, unless it is the first of its leaf.
+    /// Removes the first item that `wanted` picks among those that are not the first of their leaf.
     pub fn remove(&self, tree: TreeId, wanted: impl Fn(&Key, &[u8]) -> bool) {
         self.edit_leaf(tree, |items| {
             let found = items.iter().skip(1).position(|(key, data)| wanted(key, data));
@@ -182,7 +184,8 @@ impl Image {
         });
     }
 
-    /// Changes the copies of the superblock with these numbers.
+    /// Changes the copies of the superblock with these numbers, and writes each with the right
+    /// checksum.
     pub fn edit_superblock(&self, copies: &[usize], change: impl Fn(&mut Superblock)) {
         for copy in copies {
             let at: Physical = SUPERBLOCK_COPIES[*copy];
@@ -192,14 +195,14 @@ impl Image {
         }
     }
 
-    /// Flips a bit of the byte at a place of the device.
+    /// Flips a bit of the byte at a physical address.
     pub fn flip_raw(&self, place: Physical) {
         let mut byte = [0];
         self.file.read_exact_at(&mut byte, place.0).unwrap();
         self.write_raw(place, &[byte[0] ^ 0x10]);
     }
 
-    /// Overwrites what is at a place of the device.
+    /// Overwrites the bytes at a physical address.
     pub fn write_raw(&self, place: Physical, bytes: &[u8]) {
         self.file.write_all_at(bytes, place.0).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Rebuilds the corpora of `fuzz/corpus`, from the fixtures and from our own volume: `cargo run
+//! Rebuilds the corpora of `fuzz/corpus` from the fixtures and from our own volume: `cargo run
 //! --profile proof -p ubtrfs-fuzzing --example make_corpus`.
 
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use ubtrfs_testkit::fixture::{Fixture, names};
 use ubtrfs_testkit::partitions::{Pieces, gpt, mbr};
 use ubtrfs_testkit::scratch::scratch_dir;
 
-/// Blocks of the corpus are no larger, so that mutations hit something.
+/// The size of the corpus's tree blocks at most: in small blocks, mutations often hit something.
 const BLOCK: usize = 4096;
 
 fn keep(target: &str, name: &str, input: &[u8]) {
@@ -21,8 +21,8 @@ fn keep(target: &str, name: &str, input: &[u8]) {
     std::fs::write(directory.join(name), input).expect("write an input");
 }
 
-/// As many items as fit a small block, one or two of each type and length, so that it represents
-/// the leaf.
+/// Builds a small block that represents the leaf: one or two items of each type and length, as many
+/// as fit.
 fn condensed(leaf: &Leaf<'_>, header: Header, checksum: ChecksumType) -> (Vec<u8>, BTreeSet<(u8, usize)>) {
     let mut block = vec![0; BLOCK];
     let mut builder = LeafBuilder::new(&mut block);

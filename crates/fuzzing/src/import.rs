@@ -1,4 +1,4 @@
-//! Archives with any bytes, read into a volume.
+//! Archives of arbitrary bytes, imported into a volume.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,14 +9,15 @@ use ubtrfs_volume::{Device, OverlayDevice};
 
 use crate::whole_image::base::own;
 
-/// Bytes of a block of an archive, and where in one that describes a file its checksum is.
+/// The size of a block of an archive, and the offset of the checksum in a header.
 const BLOCK: usize = 512;
 const CHECKSUM: std::ops::Range<usize> = 148..156;
 const MAGIC: std::ops::Range<usize> = 257..262;
 
-/// The first byte says what the archive is: bit 0 a layer of an OCI image, bit 1 that equal data is
-/// shared. The rest is the archive, read as it is and with the checksums of its headers put right.
-/// What is accepted leaves a volume without a fault.
+/// Imports an archive. The first byte of `data` has the options: bit 0 is for a layer of an OCI
+/// image, bit 1 for sharing equal data. The rest is the archive, which is imported as it is, and
+/// once more with corrected checksums of its headers. An import that succeeds leaves a volume
+/// without a fault.
 pub fn import(data: &[u8]) {
     let Some((kind, archive)) = data.split_first() else { return };
     let options = options(*kind);
@@ -37,7 +38,7 @@ fn options(kind: u8) -> ImportOptions {
     ImportOptions { layer, dedupe: kind & 2 != 0, ..ImportOptions::default() }
 }
 
-/// Whether the archive was accepted.
+/// Imports an archive, and returns whether it was accepted.
 fn import_into_volume(archive: &[u8], options: ImportOptions) -> bool {
     static VOLUME: OnceLock<OverlayDevice> = OnceLock::new();
     let device = Arc::new(VOLUME.get_or_init(|| OverlayDevice::new(own().into())).fork());
@@ -54,7 +55,7 @@ fn import_into_volume(archive: &[u8], options: ImportOptions) -> bool {
     true
 }
 
-/// The corpus: archives with every kind of entry, and some that are refused.
+/// Returns the corpus: archives with every kind of entry, and some that an import refuses.
 pub fn inputs() -> Vec<(String, Vec<u8>)> {
     let (file, directory, link, symlink) =
         (EntryType::Regular, EntryType::Directory, EntryType::Link, EntryType::Symlink);

@@ -1,5 +1,5 @@
-//! What the fuzz targets do, as plain functions: `fuzz/` calls them with inputs that libFuzzer
-//! makes up, and `tests/replay.rs` with the corpora and mutations of them, on stable Rust.
+//! The fuzz targets, as plain functions: `fuzz/` calls them with inputs that libFuzzer generates,
+//! and `tests/replay.rs` with the corpora and mutations of them, on stable Rust.
 //!
 //! A target is a function from bytes to nothing that must not panic, hang or grow without bounds.
 //! To add one: write it here, list it in [`TARGETS`], add `fuzz/fuzz_targets/NAME.rs`, its
@@ -28,9 +28,9 @@ pub use whole_image::{Reached, inputs as whole_image_inputs, use_image, whole_im
 pub struct Target {
     /// The name of its corpus.
     pub name: &'static str,
-    /// What it does with an input.
+    /// The function that it calls with an input.
     pub run: fn(&[u8]),
-    /// How many mutations of its corpus the tests try: some seconds' worth.
+    /// How many mutations of its corpus the tests try, which takes some seconds.
     pub mutations: usize,
 }
 

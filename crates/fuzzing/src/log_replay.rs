@@ -1,4 +1,4 @@
-//! Volumes whose log is damaged: replayed in memory and for good.
+//! Volumes with a damaged log: replayed in memory, and on the device.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,14 +10,15 @@ use crate::whole_image::base::{LOG_COUNT, log};
 use crate::whole_image::damage::{apply, damage};
 use crate::whole_image::look;
 
-/// An input is a volume with a log and damages to the log, in the language of `whole_image`.
-/// Whatever they are: errors, but no panic and no end without end; and a log that could not be
-/// replayed is there still.
+/// Replays a damaged log. An input is a volume with a log, and damages to the log in the language
+/// of `whole_image`. Whatever the damages are, the replay may fail, but it neither panics nor runs
+/// without end; and a log whose replay failed is still there.
 pub fn log_replay(data: &[u8]) {
     let _ = use_log(data);
 }
 
-/// [`log_replay`]. Returns whether the log was replayed in memory, and whether on the device.
+/// Does what [`log_replay`] does. Returns whether the log was replayed in memory, and whether on
+/// the device.
 pub fn use_log(data: &[u8]) -> (bool, bool) {
     let Some(image) = apply(data, log) else { return (false, false) };
     let read = open(&image, true);
@@ -52,8 +53,8 @@ fn open(image: &Arc<OverlayDevice>, read_only: bool) -> Option<Arc<Filesystem>> 
     Filesystem::open(Arc::new(volume(image, read_only)?), options).ok()
 }
 
-/// Inputs that hit every type of item of a log at several places: what the corpus begins with.
-/// Names and contents.
+/// Returns inputs, with their names, that hit every type of item of a log at several places. The
+/// corpus begins with them.
 pub fn inputs() -> Vec<(String, Vec<u8>)> {
     let mut inputs = Vec::new();
     let mut seen = BTreeSet::new();

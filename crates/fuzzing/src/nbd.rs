@@ -2,18 +2,19 @@ use std::io::{self, Read, Write};
 
 use ubtrfs_nbd::{Decoder, Error, Expected, Line, negotiate};
 
-/// The first byte of an input says what the rest is.
+/// The first byte of an input: the kind of the rest.
 const HANDSHAKE: u8 = 0;
 const HANDSHAKE_WITH_TLS: u8 = 1;
 const SIMPLE: u8 = 2;
 const STRUCTURED: u8 = 3;
 
-/// Reads of 16 bytes from 4096 on have these cookies; other requests the next ones.
+/// Cookies below `READS` are those of reads of 16 bytes at 4096, and those from there on, below
+/// `REQUESTS`, are those of other requests.
 const READS: u64 = 4;
 const REQUESTS: u64 = 8;
 const READ: u32 = 16;
 
-/// Any bytes, as what a server says: in the handshake, or as replies to some requests.
+/// Reads arbitrary bytes as what a server sends: in the handshake, or as replies to some requests.
 pub fn nbd(data: &[u8]) {
     let Some((kind, said)) = data.split_first() else { return };
     if *kind <= HANDSHAKE_WITH_TLS {
@@ -39,7 +40,7 @@ pub fn nbd(data: &[u8]) {
     }
 }
 
-/// A server that says this, whatever it hears.
+/// A server that sends these bytes, whatever it receives.
 struct Server<'a>(&'a [u8]);
 
 impl Read for Server<'_> {

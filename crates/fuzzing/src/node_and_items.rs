@@ -9,8 +9,8 @@ use ubtrfs_format::{
 
 const SECTOR_SIZE: u32 = 4096;
 
-/// Any bytes, read as a tree block: viewed, walked and searched whether its structure is right or
-/// not, every item read by every parser, and held against the rules.
+/// Reads arbitrary bytes as a tree block: views, walks and searches it whether its structure is
+/// right or not, reads every item by every parser, and checks it against the rules.
 pub fn node_and_items(data: &[u8]) {
     for checksum in ChecksumType::ALL {
         drop(verify_node_checksum(data, checksum));
@@ -65,13 +65,13 @@ fn walk_leaf(header: &Header, leaf: &Leaf<'_>, is_sound: bool, block_size: usize
     }
 }
 
-/// Reads the item by its own parser and by all others. What the rules let pass, its own parser must
-/// read.
+/// Reads the item by its own parser and by all others. The parser of its own type must read an item
+/// that the rules have approved.
 fn parse(key: &Key, item: &[u8], is_approved: bool) {
     use ubtrfs_format::ItemType as Type;
     let file_extent = FileExtent::parse(item).map(|extent| {
         let same = extent.to_bytes() == item;
-        // An encoding field that is not zero is refused, so nothing is lost.
+        // The parser refuses an encoding field that is not zero, so nothing is lost.
         assert!(same, "a file extent is written differently from how it was read");
         let _ = (extent.len(), extent.is_empty());
     });

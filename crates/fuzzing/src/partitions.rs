@@ -4,8 +4,8 @@ use ubtrfs_volume::{MemoryDevice, PartitionTable};
 const SIZE: usize = 96 << 10;
 const SIGNATURE: &[u8] = b"EFI PART";
 
-/// Any bytes, read as the beginning of a device with a partition table: as they are, and with the
-/// checksums of a GPT put right.
+/// Reads arbitrary bytes as the beginning of a device with a partition table: as they are, and with
+/// corrected checksums of a GPT.
 pub fn partitions(data: &[u8]) {
     let mut bytes = data[..data.len().min(SIZE)].to_vec();
     bytes.resize(SIZE, 0);
@@ -18,8 +18,7 @@ pub fn partitions(data: &[u8]) {
     }
 }
 
-/// Gives the header in the second sector, and the entries that it refers to, the checksums that
-/// they have.
+/// Corrects the checksums of the header in the second sector, and of the entries that it points to.
 fn seal(bytes: &mut [u8], sector: usize) {
     let number = |bytes: &[u8], at: usize| {
         let from = &bytes[sector + at..][..4];

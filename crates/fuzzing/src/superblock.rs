@@ -4,13 +4,14 @@ use ubtrfs_format::{
     check_chunk,
 };
 
-/// Where a superblock says which copy it is.
+/// The offset of the address of this copy.
 const BYTENR: std::ops::Range<usize> = 48..56;
-/// Where it says which checksum it has.
+/// The offset of the type of the checksum.
 const CHECKSUM_TYPE: usize = 196;
 
-/// Any bytes, read as a superblock: as they are, and with the checksum put right. One that is
-/// accepted is written again and read back the same, and its system chunks are parsed and checked.
+/// Reads arbitrary bytes as a superblock: as they are, and with a corrected checksum. A superblock
+/// that is accepted is written and read back the same, and its system chunks are parsed and
+/// checked.
 pub fn superblock(data: &[u8]) {
     examine(data);
     let Some(whole) = data.get(..SUPERBLOCK_SIZE) else { return };
@@ -27,7 +28,8 @@ fn examine(data: &[u8]) {
     for at in SUPERBLOCK_COPIES {
         drop(Superblock::parse(data, at));
     }
-    // At the address that it claims, so that not everything fails because of the copy's number.
+    // Reads it at the address that it claims, so that not every input fails because of the copy's
+    // number.
     let mut claimed = [0; 8];
     claimed.copy_from_slice(data.get(BYTENR).unwrap_or(&[0; 8]));
     let at = Physical(u64::from_le_bytes(claimed));

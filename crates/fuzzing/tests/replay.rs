@@ -1,4 +1,4 @@
-//! Runs every target over its corpus and over seeded mutations of it: no bytes make anything panic
+//! Runs every target over its corpus and over seeded mutations of it: no input makes a target panic
 //! or take long (invariant 14).
 
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ubtrfs_fuzzing::{TARGETS, Target, use_image, use_log};
 use ubtrfs_random::Rng;
 
-/// No input takes longer, on a busy machine either.
+/// The longest time that an input may take, on a busy machine too.
 const MAX: Duration = Duration::from_secs(20);
 const SEED: u64 = 0x5eed_0f5e_ed00_0001;
 
@@ -19,8 +19,8 @@ fn corpus(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
     paths.into_iter().map(|path| (path.clone(), std::fs::read(path).expect("an input"))).collect()
 }
 
-/// Changes a few bytes, mostly early (headers are there) and mostly to boundary values; truncates
-/// some.
+/// Changes a few bytes, mostly near the beginning, where headers are, and mostly to boundary
+/// values; truncates some inputs.
 fn mutate(input: &mut Vec<u8>, rng: &mut Rng) {
     const EDGES: [u8; 8] = [0, 1, 2, 4, 0x7f, 0x80, 0xfe, 0xff];
     for _ in 0..=rng.below(8) {

@@ -1,29 +1,30 @@
-//! What the writers' files hold, and what was promised of them.
+//! The contents of the writers' files, and the versions of them that calls have made durable.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ubtrfs_simulator::Random;
 
-/// A file of a writer: each of its versions is written at once, over the one before.
+/// A file of a writer. One write makes each of its versions, over the version before.
 #[derive(Debug)]
 pub(crate) struct File {
-    /// Which writer's it is.
+    /// The number of its writer.
     pub(crate) writer: usize,
-    /// Which of the writer's it is.
+    /// Its number among the files of its writer.
     pub(crate) number: usize,
     /// Bytes of each version.
     pub(crate) length: usize,
-    /// Never waited for: no step of the scheduler is done with it.
+    /// No thread waits for this lock, since no step of the scheduler takes place while it is held.
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Events of the device before each version, of which the first is the empty file.
+    /// The number of events of the device before each version; the first version is the empty file.
     began: Vec<usize>,
     /// The newest version whose write has returned.
     done: usize,
-    /// Events of the device before a promise was made, and the version that it was made of.
+    /// The number of events of the device before each promise, and the version that the promise is
+    /// for.
     promises: Vec<(usize, usize)>,
 }
 
@@ -50,7 +51,8 @@ impl File {
         format!("file {} of {}", self.number, self.writer).into_bytes()
     }
 
-    /// What a version holds: the first nothing, punched ones zeroes.
+    /// Returns the content of a version: the first is empty, those made by punching a hole are
+    /// zeros.
     pub(crate) fn content(&self, version: usize) -> Vec<u8> {
         let seed = (self.writer as u64) << 40 | (self.number as u64) << 32 | version as u64;
         match version {
@@ -60,40 +62,41 @@ impl File {
         }
     }
 
-    /// Whether a version is made by punching a hole of all that the one before holds.
+    /// Returns whether a version is made by punching a hole over all of the version before.
     pub(crate) fn is_punched(version: usize) -> bool {
         version > 0 && version.is_multiple_of(3)
     }
 
-    /// Begins to write the next version, after so many events.
+    /// Notes that the write of the next version begins after so many events, and returns its
+    /// number.
     pub(crate) fn begin(&self, events: usize) -> usize {
         let mut state = self.state();
         state.began.push(events);
         state.began.len() - 1
     }
 
-    /// The version is written.
+    /// Notes that the write of a version has returned.
     pub(crate) fn end(&self, version: usize) {
         self.state().done = version;
     }
 
-    /// The newest version whose write has returned.
+    /// Returns the newest version whose write has returned.
     pub(crate) fn done(&self) -> usize {
         self.state().done
     }
 
-    /// A call that had returned after so many events has made a version durable.
+    /// Notes that a call which had returned after so many events has made a version durable.
     pub(crate) fn promise(&self, events: usize, version: usize) {
         self.state().promises.push((events, version));
     }
 
-    /// What may be found now.
+    /// Returns the versions that a read may find now.
     pub(crate) fn now(&self) -> Versions {
         let state = self.state();
         Versions { least: state.done, most: state.began.len() - 1 }
     }
 
-    /// What a crash may leave after so many events.
+    /// Returns the versions that a crash after so many events may leave.
     pub(crate) fn after_crash(&self, events: usize) -> Versions {
         let state = self.state();
         let promised = state.promises.iter().filter(|(returned, _)| *returned <= events);
@@ -101,7 +104,7 @@ impl File {
         Versions { least: promised.map(|(_, version)| *version).max().unwrap_or(0), most: began.saturating_sub(1) }
     }
 
-    /// Whether some bytes are one of these versions; a sentence if they are not.
+    /// Returns which of these versions some bytes are, or a message if they are none of them.
     pub(crate) fn judge(&self, found: &[u8], versions: Versions) -> Result<usize, String> {
         let is_found = |version: &usize| self.content(*version) == found;
         if let Some(version) = (versions.least..=versions.most).rev().find(is_found) {

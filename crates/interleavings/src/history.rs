@@ -1,4 +1,4 @@
-//! Histories of the crash simulator whose threads are interleaved by the seed, too.
+//! Histories of the crash simulator in which the seed also interleaves the threads.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,8 +7,8 @@ use ubtrfs_threads::scheduler::{SchedulePlan, Summary, run};
 
 use crate::stage::done;
 
-/// Lets two or three threads perform the operations of this seed, on files of their own or on the
-/// same, and examines what crashes may leave.
+/// Lets two or three threads perform the operations of this seed, on files of their own or on
+/// shared files, and examines what crashes may leave.
 pub fn run_history(seed: u64) -> Result<Summary, String> {
     let sharing = if seed.is_multiple_of(3) { Sharing::Files } else { Sharing::Nothing };
     let failure = Arc::new(Mutex::new(String::new()));

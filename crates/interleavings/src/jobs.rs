@@ -1,4 +1,4 @@
-//! What happens beside the writers.
+//! Jobs that run beside the writers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,23 +18,25 @@ use crate::files::Versions;
 use crate::stage::Stage;
 use crate::writer::{read, sync_all};
 
-/// A job is done at most so often: writers that hang are blocked when all jobs have ended.
+/// Repetitions of a job at most: writers that have not ended when all jobs have are blocked.
 const MAX: u64 = 60;
-/// Of those to fill the volume, each takes about a million steps of the scheduler.
+/// Repetitions of [`Job::Fill`] at most, each of which takes about a million steps of the
+/// scheduler.
 const MAX_FILLS: u64 = 5;
-/// Why chunks may stay where they are: as of a balance, or since there is no free-space tree.
+/// Errors for which chunks may stay where they are: those of a balance, and `EOPNOTSUPP` where
+/// there is no free-space tree.
 const OF_VACATING: [Errno; 4] = [Errno::NOSPC, Errno::CANCELED, Errno::INPROGRESS, Errno::OPNOTSUPP];
-/// How often trees are dropped: the other jobs go on as long.
+/// Repetitions of [`Job::Drop`]. The other jobs go on until it has ended.
 const DROPS: u64 = 3;
 
-/// A thread beside the writers, which repeats something as long as they work.
+/// A job of a thread beside the writers, which repeats it as long as they work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Job {
-    /// Makes a snapshot, looks whether it is what there was, and deletes it.
+    /// Makes a snapshot, checks the content of its files, and deletes it.
     Snapshot,
     /// Makes and deletes subvolumes that hold a file.
     Subvolume,
-    /// Makes a subvolume read-only and writable again, beside another thread that does the same.
+    /// Makes a subvolume read-only and writable again in two threads at once.
     ReadOnly,
     /// Scrubs.
     Scrub,
@@ -48,28 +50,28 @@ pub enum Job {
     Compress,
     /// Remounts read-only and read-write.
     Remount,
-    /// Syncs all, by jobs of the pool that leads fsyncs.
+    /// Syncs the volume from several threads of the pool that leads fsyncs.
     Sync,
-    /// Keeps what a commit had.
+    /// Keeps a commit (`keep_commit`) for a while, so that its blocks stay allocated.
     Keep,
-    /// Makes snapshots with leaves of their own until space is short, keeps what a commit had, and
-    /// deletes them.
+    /// Makes snapshots with leaves of their own until space is short, and deletes them while it
+    /// keeps a commit.
     Fill,
     /// Creates, renames and unlinks files, and makes files without a name.
     Names,
     /// Makes a device smaller, and as large as before.
     Resize,
-    /// Makes snapshots with some leaves of their own, and deletes them; their trees go a part in
-    /// each commit.
+    /// Makes snapshots with some leaves of their own, and deletes them; each commit drops a part of
+    /// their trees.
     Drop,
-    /// Gives the volume the devices that it has not, and takes one out of it.
+    /// Adds all devices that the volume lacks, and removes one device.
     Devices,
-    /// Has a device fail some writes or barriers, and brings it up to the others.
+    /// Lets a device fail some writes or flushes, and brings it up to the others.
     Glitch,
 }
 
 impl Job {
-    /// Those of which the seed of a mixture on one device chooses.
+    /// The jobs from which the seed of a mixture on one device chooses.
     pub const ALL: &[Self] = &[
         Self::Snapshot,
         Self::Subvolume,
@@ -86,12 +88,12 @@ impl Job {
         Self::Resize,
     ];
 
-    /// Whether other jobs go on as long as this one works, as they do beside writers.
+    /// Returns whether other jobs go on as long as this one works, as they do while writers work.
     pub(crate) fn is_work(self) -> bool {
         self == Self::Drop
     }
 
-    /// Does it as long as writers work, at least once and at most [`MAX`] times.
+    /// Repeats the job as long as writers work, at least once and at most [`MAX`] times.
     pub(crate) fn work(self, stage: &Arc<Stage>, pool: &Pool, random: &mut Random) {
         let most = match self {
             Self::Fill => MAX_FILLS,
@@ -167,7 +169,8 @@ fn subvolume(stage: &Stage, number: u64) {
     stage.succeeds("deleting a subvolume", stage.fs.subvolumes().delete_subvolume(stage.dir, &name), &[]);
 }
 
-/// Two threads toggle the same subvolume, and a third writes there.
+/// Two threads toggle a subvolume. Then a file can be made there if, and only if, it says that it
+/// is writable.
 fn read_only(stage: &Arc<Stage>, random: &mut Random) {
     let name = b"toggled";
     let id = if let Ok(root) = stage.fs.directories().lookup(stage.dir, name) {
@@ -188,7 +191,7 @@ fn read_only(stage: &Arc<Stage>, random: &mut Random) {
             });
         }
     });
-    // Nobody changes it now: a file can be made there or not, as it says.
+    // No thread toggles it any more.
     let Ok(info) = stage.fs.subvolumes().subvolume_info(id) else { return };
     let root = ubtrfs::InodeId { subvolume: id, ino: ubtrfs_format::Ino::FIRST_FREE };
     let new = ubtrfs::NewInode { mode: 0o100_644, ..ubtrfs::NewInode::default() };
@@ -215,7 +218,7 @@ fn scrub(stage: &Stage) {
 fn balance(stage: &Stage) {
     let all = BalanceItem { flags: BalanceFlags::DATA | BalanceFlags::METADATA, ..BalanceItem::default() };
     let result = stage.fs.balancer().start(&all, &|_| true);
-    // A small volume may have no other place for a block group, and a change of the trees may
+    // A small volume may have no other space for a block group, and a change of the trees may
     // outrun a step.
     stage.succeeds("a balance", result, &[Errno::NOSPC, Errno::CANCELED, Errno::INPROGRESS]);
 }
@@ -248,7 +251,7 @@ fn remount(stage: &Stage) {
     thread::sleep(Duration::from_millis(1));
 }
 
-/// As many syncs as the pool has threads, and more.
+/// Starts up to four syncs, which may be more than the pool has threads.
 fn sync(stage: &Arc<Stage>, pool: &Pool, random: &mut Random) {
     debug_assert!(may_block());
     let (sender, all) = channel();
@@ -272,8 +275,8 @@ fn keep(stage: &Stage) {
     thread::sleep(Duration::from_micros(100));
 }
 
-/// Whenever the device has failed, the others have what was written, and when it has been brought
-/// up to them it has that, too.
+/// While the device fails, the others have all that is written. When it has been brought up to
+/// them, it has that, too.
 fn glitch(stage: &Stage, random: &mut Random) {
     let Some(device) = &stage.glitching else { return };
     lacks_nothing(stage);
@@ -292,7 +295,7 @@ fn glitch(stage: &Stage, random: &mut Random) {
     bring_up(stage);
 }
 
-/// No device lags, and none fails: all copies are right.
+/// Asserts that all copies are right; no device lags or fails here.
 fn lacks_nothing(stage: &Stage) {
     let options = ScrubOptions { read_only: true, ..ScrubOptions::default() };
     if let Some(found) = stage.succeeds("a scrub", stage.fs.scrubber().run(options, &mut |_| true), &[]) {
@@ -300,9 +303,10 @@ fn lacks_nothing(stage: &Stage) {
     }
 }
 
-/// Brings the device that failed up to the others, which has no more failures.
+/// Brings the device that failed up to the others. It must not fail any more.
 pub(crate) fn bring_up(stage: &Stage) {
-    // It may miss more meanwhile: of what it failed before somebody waits for the end.
+    // Each time it may turn out to lack more, by a write that it failed earlier and whose end is
+    // awaited only now.
     const MAX_TIMES: usize = 20;
     for _ in 0..MAX_TIMES {
         if stage.fs.volume().lagging_devices().is_empty() {
@@ -314,8 +318,8 @@ pub(crate) fn bring_up(stage: &Stage) {
     panic!("a device is never brought up to the others");
 }
 
-/// Writers may fill what is left of the device meanwhile, and use the new room as soon as it is
-/// there.
+/// Makes a device smaller and as large as before. Meanwhile writers may fill the rest of it, and
+/// use the new space as soon as it is there.
 fn resize(stage: &Stage, random: &mut Random) {
     let devices = stage.fs.volume().devices();
     let Some(device) = random.pick(&devices).map(|item| item.devid) else { return };
@@ -328,7 +332,7 @@ fn resize(stage: &Stage, random: &mut Random) {
     }
 }
 
-/// One that goes is the next one that comes.
+/// Adds all devices that the volume lacks, and removes one, which the next call adds again.
 fn devices(stage: &Stage, random: &mut Random) {
     for blank in stage.devices.iter().filter(|device| !has_superblock(&***device)) {
         stage.succeeds("adding a device", stage.fs.add_device(blank.clone()), &[]);
@@ -340,7 +344,8 @@ fn devices(stage: &Stage, random: &mut Random) {
     stage.succeeds("a removal", result, &[&OF_VACATING[..], &[Errno::INVAL]].concat());
 }
 
-/// What is left of them points to what is gone, beside what others have.
+/// Makes snapshots and deletes them. While they are half dropped, the rest of their trees has
+/// pointers to freed blocks and to blocks that others share.
 fn drop_trees(stage: &Stage, number: u64, random: &mut Random) {
     let Some(source) = tree_of_some_leaves(stage) else { return };
     let names: Vec<Vec<u8>> =
@@ -364,14 +369,15 @@ fn drop_trees(stage: &Stage, number: u64, random: &mut Random) {
     }
 }
 
-/// What is held back while a commit is kept must not be spent when subvolumes are dropped.
+/// Fills the volume with snapshots, and deletes them while a commit is kept: dropping them must not
+/// spend the space that the kept commit pins.
 fn fill(stage: &Stage) {
     const MAX_SNAPSHOTS: u64 = 400;
     let Some(source) = tree_of_some_leaves(stage) else { return };
     let mut names = Vec::new();
     for number in 0..MAX_SNAPSHOTS {
         let name = format!("filling {number}").into_bytes();
-        // One that could not be deleted before is still there.
+        // A snapshot that an earlier round could not delete is still there.
         let made = stage.fs.subvolumes().snapshot(source, stage.dir, &name, false);
         let made = stage.succeeds("a snapshot", made, &[Errno::EXIST]);
         names.push(name);
@@ -399,7 +405,7 @@ fn fill(stage: &Stage) {
 
 const FILES_OF_SOURCE: usize = 120;
 
-/// A subvolume of files with inline data.
+/// Returns a subvolume of files with inline data, and makes it if there is none.
 fn tree_of_some_leaves(stage: &Stage) -> Option<TreeId> {
     let name = b"source";
     if let Ok(root) = stage.fs.directories().lookup(stage.dir, name) {
@@ -421,8 +427,8 @@ fn tree_of_some_leaves(stage: &Stage) -> Option<TreeId> {
     Some(id)
 }
 
-/// Changes each of so many files of a snapshot of [`tree_of_some_leaves`]: every seventh is one in
-/// each leaf. Whether there was room.
+/// Changes every `step`th file of a snapshot of [`tree_of_some_leaves`]; with a step of seven that
+/// is one file in each leaf. Returns whether there was space.
 fn has_own_leaves(stage: &Stage, root: ubtrfs::InodeId, step: usize) -> bool {
     (0..FILES_OF_SOURCE).step_by(step).all(|number| {
         let Ok(file) = stage.fs.directories().lookup(root, format!("file {number}").as_bytes()) else { return true };
@@ -458,7 +464,8 @@ fn names(stage: &Stage, random: &mut Random) {
     }
 }
 
-/// A file without a name is there until it is closed, also while orphans are looked for.
+/// Checks that a file without a name keeps its data until it is closed, also while the engine
+/// searches for orphans.
 fn unnamed(stage: &Stage, random: &mut Random) {
     let new = ubtrfs::NewInode { mode: 0o100_644, ..ubtrfs::NewInode::default() };
     let made = stage.fs.directories().create_unnamed(stage.dir, &new);

@@ -1,4 +1,4 @@
-//! A run: what works on the volume at the same time, as a seed says.
+//! A run: the threads that work on the volume at the same time, as a seed chooses them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -19,39 +19,39 @@ use crate::stage::{Notes, Stage, done};
 use crate::verdict;
 use crate::writer::write;
 
-/// What works on a volume at the same time.
+/// The threads that work on a volume at the same time, and their conditions.
 #[derive(Clone, Debug)]
 pub struct Mixture {
-    /// Everything follows from it, and the schedule, too.
+    /// The seed of all choices and of the schedule.
     pub seed: u64,
     /// Threads that write.
     pub writers: usize,
-    /// Operations of each.
+    /// Operations of each writer.
     pub operations: usize,
-    /// What else happens.
+    /// Jobs that run beside the writers.
     pub jobs: Vec<Job>,
     /// The device fails at some time.
     pub fails: bool,
-    /// The first device fails at times, though each of the others has everything.
+    /// The first device fails at times, while each of the others has a copy of everything.
     pub glitches: bool,
-    /// Bytes of the volume, if they are not as the seed says.
+    /// Bytes of the volume, instead of what the seed says.
     pub bytes: Option<u64>,
-    /// The devices of the volume, if it has not one with one copy of everything; there is one more,
-    /// which it may get.
+    /// The profiles of a volume on several devices, to which one more device may be added; without
+    /// them the volume is on one device, with one copy of everything.
     pub profiles: Option<Profiles>,
     /// Threads that lead fsyncs.
     pub leaders: usize,
-    /// What goes wrong on purpose.
+    /// Faults that are put into the engine on purpose.
     pub faults: Faults,
-    /// Crashes that are examined.
+    /// The number of crashes that are examined.
     pub crashes: usize,
 }
 
 impl Mixture {
-    /// Bytes of a volume that [`Job::Fill`] fills.
+    /// Bytes of a volume that is small enough for [`Job::Fill`] to fill it.
     pub const SMALL_VOLUME: u64 = 48 << 20;
 
-    /// The mixture of this seed.
+    /// Returns the mixture of this seed.
     pub fn new(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x6d69_7874);
         let mut jobs: Vec<Job> = Vec::new();
@@ -78,8 +78,8 @@ impl Mixture {
         }
     }
 
-    /// The mixture of this seed on several devices, or with two copies on one, where chunks are
-    /// emptied in every way beside snapshots that are deleted.
+    /// Returns the mixture of this seed on several devices, or on one with two copies. Chunks are
+    /// vacated in every way, while snapshots are deleted.
     pub fn on_devices(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x6465_7673);
         let mut mixture = Self { fails: false, profiles: random.pick(&Profiles::ALL).copied(), ..Self::new(seed) };
@@ -93,15 +93,15 @@ impl Mixture {
         mixture
     }
 
-    /// The mixture of this seed on devices that each have everything, one of which fails at times
-    /// and is brought up to the others.
+    /// Returns the mixture of this seed on devices that each have a copy of everything. One of them
+    /// fails at times and is brought up to the others.
     pub fn on_mirrors(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x6d69_7272);
         let mirrors: Vec<Profiles> = Profiles::ALL.into_iter().filter(Profiles::are_on_each_device).collect();
         let mut mixture =
             Self { fails: false, glitches: true, profiles: random.pick(&mirrors).copied(), ..Self::new(seed) };
-        // Nothing is brought up to others while the volume is read-only. A crash takes long to
-        // examine where much was discarded.
+        // A read-only volume brings no device up to the others. A crash takes long to examine where
+        // much was discarded.
         mixture.jobs.retain(|job| !matches!(job, Job::Remount | Job::Trim));
         mixture.jobs.truncate(1);
         for job in [Job::Glitch, random.one_of([Job::Balance, Job::Drop, Job::Scrub]), Job::Balance] {
@@ -112,7 +112,7 @@ impl Mixture {
         mixture
     }
 
-    /// The mixture of this seed beside snapshots that fill a small volume.
+    /// Returns the mixture of this seed with snapshots that fill a small volume.
     pub fn on_full_volume(seed: u64) -> Self {
         let mut mixture = Self { fails: false, bytes: Some(Self::SMALL_VOLUME), crashes: 1, ..Self::new(seed) };
         mixture.jobs.push(Job::Fill);
@@ -122,7 +122,7 @@ impl Mixture {
         mixture
     }
 
-    /// Runs it. A failure says what happened, and all that is needed to run it again.
+    /// Runs the mixture. The message of a failure says what happened, and how to run it again.
     pub fn run(&self) -> Result<Summary, String> {
         let (this, notes) = (self.clone(), Arc::new(Mutex::new(Notes::default())));
         let shown = Arc::clone(&notes);
@@ -139,7 +139,7 @@ impl Mixture {
 
     fn options(&self, random: &mut Random) -> Options {
         let few = 1 + random.below(4);
-        // Trees that go in one commit are never found half dropped.
+        // A tree that is dropped within one commit is never found half dropped.
         let in_steps = random.one_in(2) || self.jobs.contains(&Job::Drop);
         let freeing = if in_steps {
             FreeingLimits { at_once: 4096, per_transaction: few, at_the_end: few, queue: 4 }

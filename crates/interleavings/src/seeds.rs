@@ -1,10 +1,10 @@
-//! Which seeds run, and for how long.
+//! The seeds that run, and for how long.
 
 use std::time::{Duration, Instant};
 
-/// The seeds of a test, one after the other until its time is over: those that `UBTRFS_SEEDS`
-/// lists, however long they take, or from `first` on, for some seconds, and in a soak for
-/// `UBTRFS_SCHEDULER_MINUTES` (120) in place of these.
+/// Returns the seeds of a test, one after the other until its time is over. These are the seeds
+/// that `UBTRFS_SEEDS` lists, however long they take, or else all from `first` on. The time is
+/// `seconds`, or in a soak `share` of `UBTRFS_SCHEDULER_MINUTES` (120).
 pub fn seeds(first: u64, seconds: u64, share: f64) -> Box<dyn Iterator<Item = u64>> {
     if let Ok(list) = std::env::var("UBTRFS_SEEDS")
         && std::env::var_os("UBTRFS_SOAK").is_none()
@@ -21,7 +21,7 @@ pub fn seeds(first: u64, seconds: u64, share: f64) -> Box<dyn Iterator<Item = u6
     Box::new((first..).take_while(move |_| begun.elapsed() < time))
 }
 
-/// Numbers and ranges, as in `3,17,100-120`.
+/// Returns the numbers of a list of numbers and ranges, such as `3,17,100-120`.
 fn listed(list: &str) -> Vec<u64> {
     let number = |text: &str| text.trim().parse().unwrap_or_else(|_| panic!("UBTRFS_SEEDS: {text:?} is no number"));
     list.split(',')

@@ -11,7 +11,7 @@ use crate::files::File;
 /// What the threads of a run share.
 pub(crate) struct Stage {
     pub(crate) fs: Arc<Filesystem>,
-    /// The first device, which has the timeline of all.
+    /// The first device, which records the timeline of all devices.
     pub(crate) recording: Arc<RecordingDevice>,
     /// All devices, also those that the volume does not have.
     pub(crate) devices: Vec<Arc<RecordingDevice>>,
@@ -22,17 +22,18 @@ pub(crate) struct Stage {
     pub(crate) fails: bool,
     /// The volume is full at times.
     pub(crate) is_tight: bool,
-    /// A device that fails at times, though each of the others has everything.
+    /// A device that fails at times, while each of the others has a copy of everything.
     pub(crate) glitching: Option<Arc<FaultyDevice>>,
-    /// The mount may be read-only for a while, until all threads have ended.
+    /// The mount may be read-only at times, until all threads have ended.
     pub(crate) is_remounted: AtomicBool,
-    /// Writers, and jobs that are work as theirs, that have not ended: other jobs go on as long.
+    /// The number of writers, and of jobs that count as their work, that have not ended. Other jobs
+    /// go on as long as there are any.
     pub(crate) working: AtomicUsize,
     /// What each thread did, for reports.
     pub(crate) notes: Notes,
 }
 
-/// What was done, in its order.
+/// The operations of a run, in their order.
 #[derive(Clone, Default)]
 pub(crate) struct Notes(Arc<Mutex<Vec<String>>>);
 
@@ -41,7 +42,7 @@ impl Notes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(note);
     }
 
-    /// The last of them.
+    /// Returns the last `count` notes.
     pub(crate) fn last(&self, count: usize) -> String {
         let notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         notes[notes.len().saturating_sub(count)..].join("\n  ")
@@ -49,21 +50,22 @@ impl Notes {
 }
 
 impl Stage {
-    /// Events of the device so far.
+    /// Returns the number of events of the device so far.
     pub(crate) fn events(&self) -> usize {
         self.recording.len()
     }
 
-    /// Whether jobs go on.
+    /// Returns whether writers still work, so that jobs go on.
     pub(crate) fn goes_on(&self) -> bool {
         self.working.load(Ordering::Acquire) > 0
     }
 
-    /// Whether an operation succeeded.
+    /// Returns the value of an operation that succeeded, and `None` if it failed for an allowed
+    /// reason.
     ///
     /// # Panics
     ///
-    /// If it failed without a reason.
+    /// If it failed for another reason.
     pub(crate) fn succeeds<T>(&self, what: &str, result: Result<T, Error>, allowed: &[Errno]) -> Option<T> {
         let error = match result {
             Ok(value) => return Some(value),
@@ -85,7 +87,7 @@ impl Stage {
     }
 }
 
-/// What cannot fail.
+/// Returns the value of a result that must not be an error.
 pub(crate) fn done<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
     match result {
         Ok(value) => value,

@@ -1,4 +1,4 @@
-//! Whether a run ended as promised.
+//! Judges whether a run ended as promised.
 
 use std::sync::Arc;
 
@@ -14,8 +14,7 @@ use crate::jobs::bring_up;
 use crate::stage::{Stage, done};
 use crate::writer::{read, sync_all};
 
-/// Holds what there is at the end of a run, and what crashes during it may have left, against what
-/// was promised.
+/// Compares the volume at the end of a run, and after crashes during it, with what was promised.
 pub(crate) fn at_the_end(stage: &Stage, options: &Options, seed: u64, crashes: usize) {
     stage.is_remounted.store(false, Ordering::Release);
     if let Some(device) = &stage.glitching {
@@ -58,7 +57,7 @@ pub(crate) fn at_the_end(stage: &Stage, options: &Options, seed: u64, crashes: u
     }
 }
 
-/// The same devices when those that lag have been brought up to the others.
+/// Copies the devices, and brings those of the copies that lag up to the others.
 fn brought_up(devices: &[OverlayDevice], options: &Options) -> Vec<OverlayDevice> {
     let devices: Vec<_> = devices.iter().map(|device| Arc::new(device.fork())).collect();
     let volume = done(open_volume(devices.iter().map(|device| Arc::clone(device) as _).collect(), false));
@@ -71,7 +70,8 @@ fn brought_up(devices: &[OverlayDevice], options: &Options) -> Vec<OverlayDevice
     devices.iter().map(|device| device.fork()).collect()
 }
 
-/// Each of the devices that do not lag has what was promised, if each has everything.
+/// Checks each device that does not lag alone, if each has a copy of everything: it has what was
+/// promised.
 fn judge_each_alone(
     stage: &Stage,
     devices: &[OverlayDevice],
@@ -103,7 +103,7 @@ fn judge_files(stage: &Stage, fs: &Filesystem, versions: impl Fn(usize) -> Versi
         let found = fs.directories().lookup(stage.dir, &file.name()).and_then(|id| read(fs, id));
         let found = match found {
             Ok(found) => found,
-            // It was made before the run begins, but the crash may have been earlier still.
+            // The file was made before the run began, but the crash may have been earlier still.
             Err(error) => {
                 assert!(versions(number).most == 0, "{context}: {error}");
                 continue;
@@ -115,7 +115,7 @@ fn judge_files(stage: &Stage, fs: &Filesystem, versions: impl Fn(usize) -> Versi
     }
 }
 
-/// Which subvolumes are read-only.
+/// Returns for each subvolume whether it is read-only.
 fn subvolume_flags(fs: &Filesystem) -> Vec<(TreeId, bool)> {
     let mut flags: Vec<_> = fs
         .subvolumes()
@@ -128,10 +128,11 @@ fn subvolume_flags(fs: &Filesystem) -> Vec<(TreeId, bool)> {
     flags
 }
 
-/// Nothing is reserved, dirty or in flight when nobody works and all is durable.
+/// Checks that nothing is reserved, dirty or in flight when all threads have ended and all data is
+/// durable.
 fn counters_are_back(stage: &Stage) {
     let mut left = String::new();
-    // What is freed in steps ends in a while.
+    // Subvolumes that are dropped in steps take a while.
     for _ in 0..200 {
         let stats = stage.fs.stats();
         let counters = [

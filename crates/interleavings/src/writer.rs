@@ -12,8 +12,8 @@ use ubtrfs_threads::mpsc::channel;
 use crate::files::File;
 use crate::stage::Stage;
 
-/// Does so many operations on the files of a writer; fsyncs are led by the threads of `pool`, as
-/// those of a server are.
+/// Performs `operations` operations on the files of a writer. The threads of `pool` lead its
+/// fsyncs, as those of a server do.
 pub(crate) fn write(stage: &Arc<Stage>, pool: &Pool, writer: usize, seed: u64, operations: usize) {
     let mut random = Random::new(seed ^ (writer as u64 + 1) << 32);
     let own: Vec<&(InodeId, File)> = stage.files.iter().filter(|(_, file)| file.writer == writer).collect();
@@ -52,7 +52,7 @@ fn next_version(stage: &Stage, id: InodeId, file: &File) {
     }
 }
 
-/// Joins the open transaction, without a change of data.
+/// Changes the times of a file, which joins the open transaction without a change of data.
 fn change_time(stage: &Stage, id: InodeId, file: &File) {
     stage.notes.add(format!("writer {}: new times of file {}", file.writer, file.number));
     let changes = SetAttributes { atime: Some(TimeChange::Now), ..SetAttributes::default() };
@@ -68,8 +68,8 @@ fn sync_file(stage: &Stage, id: InodeId, file: &File, data_only: bool) {
     }
 }
 
-/// An fsync as a server does it whose thread must not wait: this thread begins it, one of the pool
-/// leads it, and its answer comes from wherever it ends.
+/// Fsyncs a file as a thread of a server does that must not block: this thread begins the fsync,
+/// one of the pool leads it, and the answer comes from the thread that ends it.
 fn sync_by_pool(stage: &Arc<Stage>, pool: &Pool, id: InodeId, file: &File, data_only: bool) {
     let version = file.done();
     stage.notes.add(format!("writer {}: pool's fsync of version {version} of file {}", file.writer, file.number));
@@ -89,7 +89,7 @@ fn sync_by_pool(stage: &Arc<Stage>, pool: &Pool, id: InodeId, file: &File, data_
     }
 }
 
-/// What is durable after a commit of everything.
+/// Commits the volume, and notes which version of each file that has made durable.
 pub(crate) fn sync_all(stage: &Stage) {
     let versions: Vec<usize> = stage.files.iter().map(|(_, file)| file.done()).collect();
     stage.notes.add("a sync".into());
@@ -110,7 +110,7 @@ fn read_again(stage: &Stage, id: InodeId, file: &File) {
     }
 }
 
-/// All of a file.
+/// Reads a whole file.
 pub(crate) fn read(fs: &Filesystem, id: InodeId) -> ubtrfs::Result<Vec<u8>> {
     let size = fs.inodes().size(id)?;
     fs.files().read(id, 0, size as usize)

@@ -11,12 +11,12 @@ use petgraph::visit::EdgeRef;
 pub struct Circle {
     /// The names, in order.
     pub members: BTreeSet<String>,
-    /// Edges without which no circle would be left. Each comes with the shortest circle that it
-    /// closes, of which it is the first step; the first name isn't repeated at the end.
+    /// Edges without which no circle would be left. Each comes as the shortest circle that it
+    /// closes, in which it is the first step; the first name isn't repeated at the end.
     pub closing: BTreeSet<Vec<String>>,
 }
 
-/// All circles, the strongly connected parts of the graph with these edges.
+/// Returns all circles, which are the strongly connected parts of the graph with these edges.
 pub fn circles<'a>(edges: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<Circle> {
     let graph = graph(edges);
     let parts = tarjan_scc(&graph).into_iter().filter(|part| part.len() > 1);

@@ -4,8 +4,8 @@ use std::str::FromStr;
 
 use proc_macro2::{Span, TokenStream, TokenTree};
 
-/// For each line the column at which its comment begins (`//`, `///` or `//!`), if it has one; or
-/// the line at which the source can't be read.
+/// Returns for each line the column at which its comment begins (`//`, `///` or `//!`), if it has
+/// one. If the source can't be read, returns the line of the error instead.
 ///
 /// Everything that the compiler's tokens don't cover is blank or a comment, so `//` in a string
 /// isn't one. Comments between `/*` and `*/` are not supported.
@@ -21,7 +21,7 @@ pub fn columns(source: &str) -> Result<Vec<Option<usize>>, usize> {
     Ok(lines.iter().zip(covered).map(comment).collect())
 }
 
-/// Notes for each line up to where tokens cover it.
+/// Notes for each line the column up to which tokens cover it.
 fn cover(tokens: TokenStream, lines: &[&str], covered: &mut [usize]) {
     for token in tokens {
         let begins = token.span().start();
@@ -39,7 +39,7 @@ fn cover(tokens: TokenStream, lines: &[&str], covered: &mut [usize]) {
     }
 }
 
-/// A string of several lines covers the first of them to their ends.
+/// Covers the lines of a token; all but the last of several to their ends.
 fn cover_span(span: Span, covered: &mut [usize]) {
     let (begins, ends) = (span.start(), span.end());
     covered[begins.line - 1..ends.line - 1].fill(usize::MAX);

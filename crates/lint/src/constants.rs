@@ -1,13 +1,14 @@
 //! A constant has one definition.
 //!
-//! Two constants of one name and one value, in different files of the program, are one: the lower
-//! file defines it, or a crate below both (`ubtrfs_format`, with its modules `posix` and `units`).
-//! Tests and the crates for tests have constants of their own, so that they don't follow a mistake;
-//! and how long something waits is decided where it waits. Names that several places use for limits
-//! of their own, which happen to be equal, are in [`OWN`], with what they limit.
+//! Two constants with the same name and the same value in different files of the program count as
+//! one constant: the lower of the two files has to define it, or a crate below both
+//! (`ubtrfs_format`, with its modules `posix` and `units`). Tests and the crates for tests have
+//! constants of their own, so that they don't follow a mistake. A timeout is defined where it is
+//! used. [`OWN`] lists names that several places use for limits of their own whose values happen to
+//! be equal, and says what they limit.
 //!
-//! What the format, POSIX or the kernel have decided has one name: the literals in [`FACTS`] are
-//! written where that name is defined, and nowhere else.
+//! A value that the format, POSIX or the kernel defines has one name: the literals in [`FACTS`]
+//! occur where that name is defined, and nowhere else.
 
 use std::collections::BTreeMap;
 
@@ -19,10 +20,11 @@ use syn::{ImplItem, Item, ItemConst, Lit};
 use crate::parse::{attributes, is_for_tests, is_of_tests};
 use crate::repository::{Fault, Repository};
 
-/// Crates that only tests and measurements use, and the lint.
+/// Crates that only tests and measurements use, and the lint itself.
 const OF_TESTS: [&str; 7] = ["bench", "damage", "fuzzing", "interleavings", "lint", "simulator", "testkit"];
 
-/// Names of limits that each place has for itself, and why equal values are coincidence.
+/// Names of limits that each place defines for itself, and the reason why equal values are a
+/// coincidence.
 const OWN: &[(&str, &str)] = &[
     ("ALIGNMENT", "of replies and of devices: each crate aligns what its kernel interface wants"),
     ("BATCH", "entries that are handled at a time"),
@@ -44,7 +46,7 @@ const OWN: &[(&str, &str)] = &[
     ("THREADS", "how many something has of its own"),
 ];
 
-/// Files with places of fields in the arguments of ioctls: each has its own, by the same names.
+/// Files with offsets of fields in the arguments of ioctls: each has its own, by the same names.
 const IOCTLS: [&str; 9] = [
     "btrfs_ioctls.rs",
     "subvolume_ioctls.rs",

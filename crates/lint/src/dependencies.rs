@@ -1,10 +1,10 @@
-//! Licences, sources and versions of the crates of others, as `deny.toml` allows them.
+//! Licences, sources and versions of third-party crates are as `deny.toml` allows them.
 //!
 //! `cargo deny` reads the same file, and `make lint` runs it where it is installed. It takes
-//! minutes to build and needs the network for its advisories, so this rule checks what can be
-//! checked without it, from what `cargo metadata` says: each licence is in `licenses.allow`, each
-//! crate comes from crates.io, and no crate is there in two versions but for those in `bans.skip`,
-//! each with its reason. What `deny.toml` lists without need is a fault, too.
+//! minutes to build and needs the network for its advisories, so this rule checks from the output
+//! of `cargo metadata` what needs neither: each licence is in `licenses.allow`, each crate comes
+//! from crates.io, and no crate is there in two versions except those in `bans.skip`, each of which
+//! has a reason. An entry of `deny.toml` that nothing needs is a fault, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -19,7 +19,7 @@ const CRATES_IO: &str = "registry+https://github.com/rust-lang/crates.io-index";
 /// The targets of `graph.targets`, for which crates count.
 const TARGETS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
 
-/// What does not agree with `deny.toml`, for the workspace that this is a crate of.
+/// What does not agree with `deny.toml` in the workspace that contains this crate.
 pub fn faults(_: &Repository) -> Vec<Fault> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let fault = |what: String| vec![Fault::new(FILE, 1, what)];
@@ -37,7 +37,7 @@ pub fn faults(_: &Repository) -> Vec<Fault> {
     check(&Allowed::parse(&text), &all)
 }
 
-/// A crate of somebody else.
+/// A third-party crate.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Package {
     name: String,
@@ -46,7 +46,7 @@ struct Package {
     source: String,
 }
 
-/// The crates that the workspace is built of for a target.
+/// Returns the crates of which the workspace is built for a target.
 fn packages(root: &Path, target: &str) -> Result<Vec<Package>, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -73,14 +73,14 @@ fn read(metadata: &Value) -> Vec<Package> {
     others.filter(|it| used.contains(&text(&it["id"]))).map(|it| package(&it)).collect()
 }
 
-/// What `deny.toml` allows. Of its lists, one line has one entry.
+/// What `deny.toml` allows. Each entry of its lists is on a line of its own.
 #[derive(Debug, Default)]
 struct Allowed {
-    /// Licences, and the lines.
+    /// Licences, and the lines that allow them.
     licences: BTreeMap<String, usize>,
-    /// `name@version` with a reason, and the lines.
+    /// `name@version` of the entries with a reason, and their lines.
     versions: BTreeMap<String, usize>,
-    /// Entries without a reason.
+    /// Lines of entries without a reason.
     unreasoned: Vec<usize>,
 }
 
@@ -144,12 +144,13 @@ fn check(allowed: &Allowed, packages: &[Package]) -> Vec<Fault> {
     faults
 }
 
-/// Whether a licence expression is met by what is allowed; notes what of it is.
+/// Returns whether the allowed licences meet a licence expression, and notes in `used` which of
+/// them the expression has.
 fn is_allowed<'a>(licence: &'a str, allowed: &Allowed, used: &mut BTreeSet<&'a str>) -> bool {
     let licence = licence.trim();
-    // `AND` binds more tightly than `OR`, of which older crates have `/`.
+    // `AND` binds more tightly than `OR`, which older crates write as `/`.
     if let Some(parts) = split(licence, &[" OR ", "/"]) {
-        // All of them are looked at, for all that are allowed are needed.
+        // Looks at all parts, since each allowed licence that occurs is needed.
         let met: Vec<bool> = parts.into_iter().map(|part| is_allowed(part, allowed, used)).collect();
         return met.contains(&true);
     }
@@ -166,7 +167,7 @@ fn is_allowed<'a>(licence: &'a str, allowed: &Allowed, used: &mut BTreeSet<&'a s
     is_there
 }
 
-/// The parts of an expression that one of these words separates outside of parentheses.
+/// Returns the parts of an expression that one of these words separates outside of parentheses.
 fn split<'a>(expression: &'a str, words: &[&str]) -> Option<Vec<&'a str>> {
     let (mut parts, mut from, mut depth, mut at) = (Vec::new(), 0, 0, 0);
     while let Some(letter) = expression[at..].chars().next() {
@@ -203,7 +204,7 @@ mod tests {
         check(&Allowed::parse(deny), packages).into_iter().map(|fault| fault.to_string()).collect()
     }
 
-    /// What needs all that [`DENY`] has.
+    /// Crates that need every entry of [`DENY`].
     fn good() -> Vec<Package> {
         vec![
             package("a", "1.0.0", "MIT"),

@@ -2,9 +2,9 @@
 //! (`crates/volume/src/conformance`) on it.
 //!
 //! Such a test is a function with `#[test]` that calls `assert_conforms` or `broken_promises`,
-//! itself or by another function of its file that it calls by name, and one of them names the type.
-//! Types of one crate that implement `Device` have different names, so that it is clear which is
-//! meant.
+//! either itself or through a function of the same file that it calls by name; one of these
+//! functions names the type. Types of one crate that implement `Device` have different names, so
+//! that the name tells them apart.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,12 +1,12 @@
-//! Documents name files, types and functions that there are.
+//! Documents name only files, types and functions that exist.
 //!
 //! The rule looks at code between backquotes, and at the targets of links, in the documents of the
-//! root and of `docs` (the manual, `docs/man`, has tests of its own, and `CHANGELOG.md` tells of
-//! what was):
+//! root and of `docs`. It does not read the manual, `docs/man`, which has tests of its own, nor
+//! `CHANGELOG.md`, which describes the past.
 //!
-//! - A path is that of a file or a directory of the repository, or of a module, with or without
-//!   its crate: `docs/bench.md`, `volume/staleness`, `commit/sequence`. What begins with none of
-//!   these is not looked at: it may be a path anywhere.
+//! - A path is that of a file or a directory of the repository, or of a module, with or without its
+//!   crate: `docs/bench.md`, `volume/staleness`, `commit/sequence`. A path that begins with none of
+//!   these is not looked at, since it may be outside of the repository.
 //! - A name of a type, or one with `::`, occurs in the sources: each of its parts is a word there.
 //! - The target of a link is a file or a directory.
 
@@ -14,10 +14,10 @@ use std::collections::BTreeSet;
 
 use crate::repository::{Fault, Repository};
 
-/// What is in the root of the repository.
+/// Directories in the root of the repository.
 const ROOTS: [&str; 5] = ["crates", "docs", "fuzz", "packaging", "tests"];
 
-/// Names that are not there.
+/// Names of files, types and functions that do not exist.
 pub fn faults(repository: &Repository) -> Vec<Fault> {
     let names = Names::of(repository);
     let documents = repository.files(".md").filter(|(file, _)| is_checked(file));
@@ -49,10 +49,10 @@ impl<'a> Names<'a> {
         Self { paths, modules, words }
     }
 
-    /// Whether a path begins as those that are looked at.
+    /// Returns whether a path begins like one of the repository, so that it is looked at.
     fn has_start(&self, path: &str) -> bool {
         let first = path.split('/').next().unwrap_or_default();
-        // What is built is not in the repository.
+        // Build products are not in the repository.
         let is_module = || self.modules.iter().any(|module| module.split('/').any(|part| part == first));
         ROOTS.contains(&first) || first != "target" && is_module()
     }
@@ -95,7 +95,7 @@ fn in_document(file: &str, text: &str, names: &Names) -> Vec<Fault> {
     faults
 }
 
-/// What is wrong with a piece of code.
+/// Returns what is wrong with a piece of code.
 fn unknown(code: &str, names: &Names) -> Option<String> {
     let is_path_part = |part: &str| {
         !part.is_empty() && part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "_.-".contains(c))
@@ -115,8 +115,8 @@ fn unknown(code: &str, names: &Names) -> Option<String> {
     None
 }
 
-/// Pieces of code between backquotes, with their lines, except for blocks. A piece ends with its
-/// paragraph.
+/// Returns the pieces of code between backquotes, with their lines. Fenced blocks are left out, and
+/// a piece ends with its paragraph.
 fn spans(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut is_fenced = false;
@@ -154,7 +154,7 @@ fn links(line: &str) -> impl Iterator<Item = &str> {
     targets.filter(|target| !target.is_empty() && !target.contains("://") && !target.contains(' '))
 }
 
-/// A path that is relative to a directory.
+/// Returns the path of a target that is relative to a directory.
 fn joined(directory: &str, target: &str) -> String {
     let mut parts: Vec<&str> = directory.split('/').filter(|part| !part.is_empty()).collect();
     for part in target.trim_end_matches('/').split('/') {

@@ -1,9 +1,9 @@
-//! Modules import only from below, where a crate says what is below what.
+//! A module imports only from the floors below its own, if its crate has a list of floors.
 //!
-//! `crates/X/FLOORS` has a floor in each line, the highest first: names of modules, of those in
-//! the root (`file`) or of single ones in them (`file::piece`; the longer name counts). `#` begins
-//! a comment. Modules on one floor may import each other, but in no circle. Every module is on a
-//! floor; the root (`crate`) is above them all where it isn't named.
+//! Each line of `crates/X/FLOORS` is a floor, the highest first: names of modules in the root
+//! (`file`), or of single modules in them (`file::piece`; the longer name counts). `#` begins a
+//! comment. Modules on one floor may import each other, but not in a circle. Every module is on a
+//! floor; the root (`crate`) is above all of them unless it is named.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::imports::{self, top};
 use crate::modules::{Import, Modules};
 use crate::repository::{Fault, Repository};
 
-/// Imports from above, circles on a floor, and what is wrong with the lists.
+/// Imports from above, circles on a floor, and faults of the lists.
 pub fn faults(repository: &Repository) -> Vec<Fault> {
     let crates = repository.crates().into_iter().map(|name| (name, format!("crates/{name}/FLOORS")));
     crates

@@ -7,7 +7,7 @@ use crate::circles::{Circle, circles};
 use crate::modules::{Import, Modules};
 use crate::repository::{Fault, Repository};
 
-/// Circles of files. Each names the imports without which it would be none.
+/// Circles of files. Each names the imports whose removal would break it.
 pub fn faults(repository: &Repository) -> Vec<Fault> {
     repository.crates().into_iter().flat_map(|name| of_crate(&Modules::of(repository, name))).collect()
 }
@@ -22,8 +22,8 @@ fn of_crate(modules: &Modules) -> Vec<Fault> {
     modules.faults.iter().cloned().chain(faults).collect()
 }
 
-/// The fault of a circle, at the first import that closes it; all that do follow, by
-/// what `between` says of an edge.
+/// Returns the fault of a circle, at the first import that closes it. The details list all imports
+/// that close it; `between` returns those of an edge.
 pub fn fault<'a>(
     modules: &Modules,
     circle: &Circle,
@@ -48,7 +48,8 @@ pub fn fault<'a>(
     Fault::new(file, line, message)
 }
 
-/// What the modules of a crate import from each other, those in the root as wholes.
+/// Returns what the modules of a crate import from each other. A module in the root counts with all
+/// modules in it.
 pub fn graph(repository: &Repository, name: &str) -> String {
     let mut edges: BTreeMap<&str, BTreeMap<&str, usize>> = BTreeMap::new();
     let modules = Modules::of(repository, name);

@@ -1,14 +1,14 @@
-//! Each invariant is stated, asserted and tested, and names its number.
+//! Each invariant is stated, asserted and tested, by its number.
 //!
 //! The invariants are the rows `| N | … |` of a table in `ARCHITECTURE.md`. `docs/invariants.md`
-//! has the same rows; the tests in their last column are there. `grep -rn 'invariant N' crates` has
-//! to find, for each of them, by exactly these words:
+//! has the same rows, and the tests in their last column exist. For each invariant, `grep -rn
+//! 'invariant N' crates` has to find exactly these words in:
 //!
 //! - a rule: in the head (`//!`) of a source;
 //! - an assertion: in the message of an `assert!`, or in a statement that gives an `Err`, or in the
 //!   comment directly above that. A statement ends with a line that ends in `;`, `{` or `}`, or is
 //!   blank. A `debug_assert!` counts only if the row in `docs/invariants.md` says "in debug
-//!   builds", and why it isn't in what is installed;
+//!   builds", and why the installed program doesn't have it;
 //! - a test: anywhere in a directory `tests`, a file `…tests.rs`, a module for tests, or a crate
 //!   that only tests.
 
@@ -33,7 +33,7 @@ enum Part {
     Test,
 }
 
-/// Invariants that are named in fewer places than they have to be.
+/// Invariants that are named in fewer places than the rule requires.
 pub fn faults(repository: &Repository) -> Vec<Fault> {
     let mut named = BTreeSet::new();
     for (file, text) in repository.files(".rs").filter(|(file, _)| file.starts_with("crates/")) {
@@ -68,7 +68,7 @@ fn only_in_one_table(repository: &Repository) -> Vec<Fault> {
     [missing(&table, TABLE, &details, DETAILS), missing(&details, DETAILS, &table, TABLE)].concat()
 }
 
-/// Tests in the last column of the details that there are not, neither as a function nor as a file.
+/// Tests in the last column of `docs/invariants.md` that exist neither as a function nor as a file.
 fn unknown_tests(repository: &Repository) -> Vec<Fault> {
     let text = repository.text(DETAILS).unwrap_or_default();
     let rows = numbers(text).into_values();
@@ -92,7 +92,7 @@ fn unknown_tests(repository: &Repository) -> Vec<Fault> {
     faults
 }
 
-/// The numbers of the invariants, and the lines of their rows.
+/// Returns the numbers of the invariants, and the lines of their rows.
 fn numbers(table: &str) -> BTreeMap<u32, usize> {
     let number = |row: &str| row.strip_prefix('|')?.split('|').next()?.trim().parse().ok();
     (1..).zip(table.lines()).filter_map(|(line, row)| Some((number(row)?, line))).collect()
@@ -127,8 +127,8 @@ fn read(file: &str, text: &str, named: &mut BTreeSet<(u32, Part)>) {
     }
 }
 
-/// What a statement asserts, and where it names that: an assertion in its message, an error also in
-/// the comment above it.
+/// Returns the kind of assertion that a statement is, and the text in which it names an invariant:
+/// that of its message, and of the comment above it if it returns an error.
 fn assertion_of(statement: &str) -> Option<(Part, String)> {
     let code: String = statement.lines().filter(|line| !line.starts_with("//")).flat_map(|line| [line, "\n"]).collect();
     if code.contains("debug_assert") {
@@ -142,7 +142,7 @@ fn assertion_of(statement: &str) -> Option<(Part, String)> {
     }
 }
 
-/// The numbers that a text names.
+/// Returns the numbers of the invariants that a text names.
 fn in_text(text: &str) -> impl Iterator<Item = u32> {
     let after = text.split("invariant ").skip(1);
     after.filter_map(|rest| rest.split(|next: char| !next.is_ascii_digit()).next()?.parse().ok())
@@ -152,7 +152,7 @@ fn in_text(text: &str) -> impl Iterator<Item = u32> {
 mod tests {
     use super::*;
 
-    /// What is missing of invariant 901 in a repository with this file.
+    /// Returns the places that lack invariant 901 in a repository with this file.
     fn missing(file: &str, text: &str) -> Vec<&'static str> {
         let table = "# Invariants\n\n| | rule |\n|---|---|\n| 901 | it holds |\n";
         let found = faults(&Repository::of(&[(TABLE, table), (DETAILS, table), (file, text)]));

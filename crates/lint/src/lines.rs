@@ -39,12 +39,12 @@ fn in_source(file: &str, text: &str) -> Vec<Fault> {
     faults
 }
 
-/// Whether the lines that come stand between fences.
+/// Whether the lines that follow stand between fences.
 #[derive(Default)]
 struct Fence(bool);
 
 impl Fence {
-    /// What is wrong with a line, of which `text` is the prose.
+    /// Returns what is wrong with a line, of which `text` is the prose.
     fn fault(&mut self, file: &str, number: usize, line: &str, text: &str) -> Option<Fault> {
         let text = text.trim();
         let is_fence = text.starts_with("```") || text.starts_with("~~~");
@@ -55,7 +55,8 @@ impl Fence {
     }
 }
 
-/// Whether a text is more than one word or one link, its mark in a list aside.
+/// Returns whether a text is more than one word or one link, apart from the mark of a list before
+/// it.
 fn can_be_broken(text: &str) -> bool {
     let text = text.trim_start_matches(['-', '*', '>', '#', ' ']);
     let is_link = text.starts_with('[')

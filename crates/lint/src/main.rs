@@ -1,5 +1,6 @@
-//! The project's own rules for its sources. `ubtrfs-lint` checks them all, `ubtrfs-lint lines`
-//! only some; each fault is a line `file:line: message`, and with any the command fails.
+//! Checks the project's own rules for its sources. `ubtrfs-lint` checks all of them, `ubtrfs-lint
+//! lines` only those named. Each fault is a line `file:line: message`, and the command fails if
+//! there are any.
 //!
 //! | rule | what it requires |
 //! |---|---|
@@ -7,11 +8,11 @@
 //! | `imports` | files of a crate import each other in no circle, and modules only from below |
 //! | `invariants` | each invariant is stated, asserted and tested, by its number |
 //! | `words` | private words are replaced by the standard terms |
-//! | `documents` | files, types and functions that documents name are there |
+//! | `documents` | files, types and functions that documents name exist |
 //! | `constants` | a constant has one definition |
 //! | `names` | limits are `MAX_` and `MIN_`, and some names of types have one meaning |
 //! | `devices` | each implementor of `Device` is tested for the trait's promises |
-//! | `dependencies` | licences, sources and versions of other crates are as `deny.toml` has them |
+//! | `dependencies` | licences, sources and versions of third-party crates are as `deny.toml` has them |
 //! | `threads` | locks have ranks, and one seed can decide threads and clocks |
 
 mod circles;

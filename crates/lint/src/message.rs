@@ -1,14 +1,16 @@
-//! Messages of commits: a subject of at most 72 columns, an empty line, and a body that says why.
+//! Checks the messages of commits: a subject of at most 72 columns, an empty line, and a body that
+//! says why.
 
 /// The columns that a subject may have, and those that a line of the body may have.
 const SUBJECT: usize = 72;
 const BODY: usize = 100;
 
-/// What is wrong with a message. Comments that git leaves out do not count.
+/// Returns what is wrong with a message. Lines that begin with `#` do not count, since git leaves
+/// them out.
 pub fn faults(message: &str) -> Vec<String> {
     let lines: Vec<&str> = message.lines().filter(|line| !line.starts_with('#')).map(str::trim_end).collect();
     let subject = lines.first().copied().unwrap_or_default();
-    // Git's own messages, and those that will be melted into others.
+    // Git's own messages, and those of commits that will be squashed.
     if ["Merge ", "Revert \"", "fixup! ", "squash! "].iter().any(|start| subject.starts_with(start)) {
         return Vec::new();
     }

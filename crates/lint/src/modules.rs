@@ -1,8 +1,9 @@
-//! The modules of a crate, and which file imports what from which.
+//! The modules of a crate, and which file imports which name from which other file.
 //!
-//! A name that a module only passes on (`pub use`) is taken for an import from the file that
-//! defines it, and passing it on for no import at all unless the module uses it itself. A module
-//! that is imported as such (`use crate::names;`) counts where it is used (`names::find`).
+//! An import of a name that a module re-exports (`pub use`) counts as an import from the file that
+//! defines the name. The re-export itself counts as an import only if the module also uses the
+//! name. A module that is imported as such (`use crate::names;`) counts where it is used
+//! (`names::find`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,21 +11,21 @@ use crate::parse::{self, Names, Use};
 use crate::repository::{Fault, Repository};
 use crate::scope::{Found, Scope};
 
-/// One file takes something from another of its crate.
+/// An import from another file of the same crate.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Import {
-    /// The module of the file that takes.
+    /// The module of the file that imports.
     pub from: String,
-    /// The module of the file that has it.
+    /// The module of the file that defines the name.
     pub to: String,
-    /// The line in the file that takes.
+    /// The line in the file that imports.
     pub line: usize,
-    /// The path as it is written.
+    /// The path as the source has it.
     pub path: String,
 }
 
-/// The modules of a crate that aren't for tests. A module of a file is known by its names from
-/// the root with `::` between them, the root as `crate`.
+/// The modules of a crate that aren't for tests. A module is known by its names from the root,
+/// joined by `::`; the root is `crate`.
 pub struct Modules {
     all: Scope,
     files: BTreeMap<Names, String>,
@@ -56,17 +57,17 @@ impl Modules {
         this
     }
 
-    /// The modules that are files, and their files.
+    /// Returns the modules that are files, and their files.
     pub fn files(&self) -> impl Iterator<Item = (String, &str)> {
         self.files.iter().map(|(module, file)| (display(module), file.as_str()))
     }
 
-    /// The file of a module that has one.
+    /// Returns the file of a module, or an empty text if it has none.
     pub fn file(&self, module: &str) -> &str {
         self.files().find(|(name, _)| name == module).map_or("", |(_, file)| file)
     }
 
-    /// What the files import from each other, by their modules, each path once for two files.
+    /// Returns the imports between files, by their modules; each path occurs once for two files.
     pub fn imports(&self) -> Vec<Import> {
         let mut imports = BTreeMap::new();
         for (at, module) in &self.all.0 {
@@ -99,7 +100,7 @@ impl Modules {
         imports.into_iter().map(|((from, to, path), line)| Import { from, to, line, path }).collect()
     }
 
-    /// The module of the file of a module.
+    /// Returns the module whose file contains a module.
     fn owner<'a>(&self, module: &'a [String]) -> &'a [String] {
         (0..=module.len())
             .rev()
@@ -109,7 +110,7 @@ impl Modules {
     }
 }
 
-/// The names of the module that a file is, from its path under `src/`.
+/// Returns the names of the module that a file is, from its path under `src/`.
 fn module_of(path: &str) -> Names {
     let mut names: Names = path.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
     if names == ["lib"] || names == ["main"] || names.last().is_some_and(|name| name == "mod") {
@@ -126,7 +127,7 @@ fn display(module: &[String]) -> String {
 mod tests {
     use super::*;
 
-    /// The imports of a crate of these files, as `from -> to path`.
+    /// Returns the imports of a crate of these files, as `from -> to path`.
     fn imports(files: &[(&str, &str)]) -> Vec<String> {
         let files: Vec<_> = files.iter().map(|(path, text)| (format!("crates/a/src/{path}"), *text)).collect();
         let files: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), *text)).collect();

@@ -1,8 +1,8 @@
 //! Names that have one meaning.
 //!
-//! A limit is `MAX_…` or `MIN_…`, as in the kernel and in the standard library, and of a few short
-//! names of types each is seen outside of its module at most once: what such a type is of belongs
-//! to its name.
+//! A limit is `MAX_…` or `MIN_…`, as in the kernel and in the standard library. At most one type of
+//! each name in [`SHORT`] is visible outside of its module: the names of all others say what they
+//! are of.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use syn::{Ident, ImplItemConst, Item, ItemConst, ItemEnum, ItemStruct, TraitItem
 
 use crate::repository::{Fault, Repository};
 
-/// Parts of names of constants that are `MAX` or `MIN`.
+/// Parts of names of constants, each with the prefix to use instead.
 const SUPERLATIVES: [(&str, &str); 8] = [
     ("MOST", "MAX"),
     ("LONGEST", "MAX"),
@@ -26,7 +26,7 @@ const SUPERLATIVES: [(&str, &str); 8] = [
 /// Names of types that say little by themselves.
 const SHORT: [&str; 5] = ["Freed", "Kept", "Plan", "State", "Step"];
 
-/// Names that have another form, or another meaning already.
+/// Constants and types whose name has another form, or already has another meaning.
 pub fn faults(repository: &Repository) -> Vec<Fault> {
     let mut faults = Vec::new();
     let mut seen: BTreeMap<String, &str> = BTreeMap::new();
@@ -63,7 +63,7 @@ pub fn faults(repository: &Repository) -> Vec<Fault> {
 #[derive(Default)]
 struct Reader {
     constants: Vec<(String, usize)>,
-    /// Types with a short name that others see.
+    /// Types with a short name that are visible outside of their module.
     types: Vec<(String, usize)>,
 }
 

@@ -7,29 +7,29 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Ident, ImplItem, Item, ItemMod, ItemUse, Macro, Meta, UseTree, Visibility};
 
-/// The names of a path: of a module from the root, or as in the source.
+/// The names of a path: from the root if it is that of a module, or as in the source.
 pub type Names = Vec<String>;
 
 /// A module's own text, without tests.
 #[derive(Default)]
 pub struct Module {
-    /// What it defines by itself.
+    /// The names of the items that it defines.
     pub items: BTreeSet<String>,
-    /// What it imports.
+    /// The names that it imports.
     pub uses: Vec<Use>,
-    /// Paths in its code: their names and lines.
+    /// Paths in its code, as names, and their lines.
     pub paths: Vec<(Names, usize)>,
 }
 
 /// One name of a `use`.
 pub struct Use {
-    /// What it is called here; none if all of a module is meant.
+    /// The name by which the module knows it; none if it imports all of a module.
     pub name: Option<String>,
-    /// Where it comes from.
+    /// The path that it imports.
     pub path: Names,
     /// The line in the file.
     pub line: usize,
-    /// Whether others may take it from here.
+    /// Whether other modules may import it from here.
     pub is_export: bool,
 }
 
@@ -51,7 +51,7 @@ pub fn parse(module: &[String], text: &str) -> Result<Parsed, usize> {
     Ok(reader.parsed)
 }
 
-/// The lines of a file in items for tests alone; none if the file can't be parsed.
+/// Returns the lines of the items that are for tests alone; none if the file can't be parsed.
 pub fn lines_of_tests(text: &str) -> Vec<std::ops::RangeInclusive<usize>> {
     struct Tests(Vec<std::ops::RangeInclusive<usize>>);
     impl Visit<'_> for Tests {
@@ -110,7 +110,7 @@ impl Reader {
         self.module().uses.push(Use { name, path, line: tree.span().start().line, is_export });
     }
 
-    /// Finds paths in what a macro is called with.
+    /// Collects the paths in the arguments of a macro.
     fn scan(&mut self, tokens: TokenStream) {
         let mut names: Names = Vec::new();
         let (mut line, mut colons) = (0, 0);
@@ -194,12 +194,12 @@ impl Visit<'_> for Reader {
     fn visit_attribute(&mut self, _: &Attribute) {}
 }
 
-/// Whether a file is of tests alone, by its name.
+/// Returns whether a file contains only tests, by its name.
 pub fn is_of_tests(file: &str) -> bool {
     file.ends_with("tests.rs") || file.split('/').any(|part| part == "tests")
 }
 
-/// Whether what has these attributes is compiled for tests alone.
+/// Returns whether an item with these attributes is compiled for tests alone.
 pub fn is_for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         Meta::List(list) if list.path.is_ident("cfg") => {

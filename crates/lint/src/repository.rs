@@ -80,7 +80,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A fault at a place.
+    /// Makes the fault at a line of a file.
     pub fn new(file: &str, line: usize, message: impl Into<String>) -> Self {
         Self { file: file.to_owned(), line, message: message.into() }
     }

@@ -1,17 +1,17 @@
-//! What paths mean in a module.
+//! Finds what a path means in a module.
 
 use std::collections::BTreeMap;
 
 use crate::parse::{Module, Names};
 
-/// A way through modules may pass names on from one to the next as often as this.
+/// The number of re-exports in a row that a search follows.
 const HOPS: usize = 16;
 
 /// What a path refers to.
 pub enum Found {
     /// A module.
     Module(Names),
-    /// Something that this module defines, or has from another crate.
+    /// An item that this module defines, or has from another crate.
     In(Names),
 }
 
@@ -20,15 +20,15 @@ pub enum Found {
 pub struct Scope(pub BTreeMap<Names, Module>);
 
 impl Scope {
-    /// Whether a path in code imports by itself, rather than by a `use` for its first name. (A
-    /// single name may be a variable's.)
+    /// Returns whether a path in code is an import by itself, rather than one of a name that a
+    /// `use` has imported. (A single name may be a variable's.)
     pub fn leads_through_modules(&self, at: &[String], path: &[String]) -> bool {
         let [first, _, ..] = path else { return false };
         ["crate", "self", "super"].contains(&first.as_str())
             || matches!(self.step(at, first, HOPS), Some(Found::Module(_)))
     }
 
-    /// What a path in a module refers to; nothing if it is outside the crate.
+    /// Returns what a path in a module refers to; `None` if it is outside the crate.
     pub fn find(&self, at: &[String], path: &[String]) -> Option<Found> {
         self.find_within(at, path, HOPS)
     }
@@ -50,14 +50,14 @@ impl Scope {
             match self.step(&at, name, hops) {
                 Some(Found::Module(module)) => at = module,
                 Some(found) => return Some(found),
-                // Made by a macro.
+                // A macro makes the name.
                 None => return Some(Found::In(at)),
             }
         }
         Some(Found::Module(at))
     }
 
-    /// What a name means in a module.
+    /// Returns what a name means in a module.
     fn step(&self, at: &[String], name: &str, hops: usize) -> Option<Found> {
         let hops = hops.checked_sub(1)?;
         let child = [at, &[name.to_owned()]].concat();

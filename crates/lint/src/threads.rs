@@ -1,11 +1,11 @@
-//! Engine, server, FUSE and NBD take locks from `crates/threads`, where each has a rank; engine and
-//! server take threads and clocks from there, too, so that one seed can decide them.
+//! Engine, server, FUSE and NBD take locks from `crates/threads`, where each lock has a rank.
+//! Engine and server take threads and clocks from there, too, so that one seed can decide them.
 //!
-//! The rule looks at the sources of these crates up to their tests, which are the last in a file.
+//! The rule looks at the sources of these crates except for the tests at their ends.
 
 use crate::repository::{Fault, Repository};
 
-/// What has another owner, by the path that names it, and what it is.
+/// Paths of names that another crate has to provide, and the message for each.
 const LOCKS: &[(&str, &str)] = &[
     ("parking_lot", "locks have ranks: ubtrfs_threads"),
     ("std::sync::Mutex", "locks have ranks: ubtrfs_threads"),
@@ -24,10 +24,10 @@ const RANKED: [&str; 12] =
 /// Those of them that run under the scheduler.
 const SCHEDULED: [&str; 10] =
     ["ubtrfs", "merge", "changes", "paths", "fs", "file", "space", "tree", "volume", "server"];
-/// How many threads there can be is no decision of theirs.
+/// A path that is allowed, since the number of possible threads is no decision of the program.
 const ALLOWED: &str = "std::thread::available_parallelism";
 
-/// Locks, threads and clocks that are not of `crates/threads`.
+/// Uses of locks, threads and clocks that are not from `crates/threads`.
 pub fn faults(repository: &Repository) -> Vec<Fault> {
     let of_crate = |file: &str, crates: &[&str]| {
         crates.iter().any(|name| file.strip_prefix("crates/").is_some_and(|f| f.starts_with(&format!("{name}/src/"))))
@@ -48,7 +48,7 @@ pub fn faults(repository: &Repository) -> Vec<Fault> {
     faults
 }
 
-/// The paths in a line, those in one pair of braces as paths of their own.
+/// Returns the paths in a line; each name in a pair of braces makes a path of its own.
 fn paths(line: &str) -> Vec<String> {
     let mut paths: Vec<String> =
         line.split(|c: char| !(c.is_alphanumeric() || "_:".contains(c))).map(str::to_owned).collect();

@@ -38,7 +38,7 @@ const WORDS: &[(&str, &str)] = &[
 /// Files that name such words themselves.
 const EXCEPT: [&str; 1] = ["crates/lint/src/words.rs"];
 
-/// What FUSE's interface calls so.
+/// A name of FUSE's interface, which has such a word.
 const NAMES_OF_FUSE: [&str; 1] = ["WriteOut"];
 
 /// Lines with such words.
@@ -81,8 +81,8 @@ fn matches(word: &str, part: &str) -> bool {
     part.strip_suffix('*').map_or(word == part, |prefix| word.starts_with(prefix))
 }
 
-/// The words of a line in lower case, and those that its names are made of. Punctuation separates
-/// the words of different phrases, and yields an empty one.
+/// Returns the words of a line in lower case; a name yields its parts. Punctuation separates the
+/// words of different phrases, and yields an empty one.
 fn words_of(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     for phrase in line.split(|c: char| !c.is_alphanumeric() && !" \t'_-".contains(c)) {
@@ -95,7 +95,7 @@ fn words_of(line: &str) -> Vec<String> {
     words
 }
 
-/// The parts of a name in camel case; of any other, the name itself.
+/// Returns the parts of a name in camel case; of any other name, the name itself.
 fn parts_of(name: &str) -> Vec<String> {
     let mut parts: Vec<String> = Vec::new();
     let mut was_lower = false;

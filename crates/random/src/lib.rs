@@ -1,19 +1,20 @@
 //! Random numbers whose whole state is one `u64`, so that one seed determines a whole test.
 //!
-//! This is the one generator of the project: of tests, simulations, the scheduler of threads and
-//! the bench. What must not be guessed comes from the kernel instead.
+//! All of the project uses this generator: tests, simulations, the scheduler of threads and the
+//! bench. Values that nobody may guess come from the kernel instead.
 
-/// A stream of numbers, by the algorithm `SplitMix64`: fast, good enough for tests, no secret.
+/// A stream of random numbers, by the algorithm `SplitMix64`. It is fast and good enough for tests,
+/// but not for secrets.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// The stream of this seed.
+    /// Returns the stream of this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -22,35 +23,33 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `limit`; 0 where the limit is 0.
+    /// Returns a number below `limit`, or 0 where the limit is 0.
     pub fn below(&mut self, limit: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(limit)) >> 64) as u64
     }
 
-    /// An index into something of `len` items.
+    /// Returns an index into something of `len` items.
     ///
-    /// # Panics
-    /// When `len` is 0.
+    /// # Panics When `len` is 0.
     pub fn index(&mut self, len: usize) -> usize {
         assert!(len > 0, "an index into nothing");
         self.below(len as u64) as usize
     }
 
-    /// True once in `times` on average.
+    /// Returns true once in `times` on average.
     pub fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// One of `items`.
+    /// Returns one of `items`.
     ///
-    /// # Panics
-    /// When there is none.
+    /// # Panics When there are none.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.index(items.len())]
     }
 
-    /// `len` bytes of a kind that matters to a file system: noise, one repeated byte, text that
-    /// compresses, or zeros.
+    /// Returns `len` bytes of a kind that matters to a file system: noise, one repeated byte, text
+    /// that compresses, or zeros.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         match self.below(8) {
             0 => vec![0; len],
@@ -64,7 +63,7 @@ impl Rng {
         }
     }
 
-    /// `len` bytes that do not compress.
+    /// Returns `len` bytes that do not compress.
     pub fn noise(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(len + 8);
         while bytes.len() < len {

@@ -1,5 +1,5 @@
 //! Volumes whose devices were used without each other after a crash: they are not written together
-//! before it is said which of them counts (invariant 59).
+//! until the user says which of them counts (invariant 59).
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use crate::mounting::{forks, mount};
 use crate::redundancy::{Trial, record};
 
 impl Trial<'_> {
-    /// One device is the volume, and so are the others: both are worked on, and then all of them
-    /// are opened. `keeps_one` says of which everything is there in the end. If it
-    /// `forgets_epochs`, nothing shows it.
+    /// Mounts one device alone and then the others without it, works on both, and then opens all of
+    /// them. `keeps_one` says whether the changes of the one device are kept in the end, or those
+    /// of the others. With `forgets_epochs`, nothing shows that they were used apart.
     pub(crate) fn take_apart(
         &self,
         devices: &[OverlayDevice],
@@ -58,7 +58,7 @@ impl Trial<'_> {
         };
         shows("when")?;
         let brought_up = fs.scrubber().catch_up(&mut |_| true).map_err(|error| format!("mending failed: {error}"))?;
-        // Others may have lagged since the crash.
+        // Other devices may have lagged since the crash.
         if !given_up.iter().all(|devid| brought_up.contains(devid)) {
             return Err(format!("devices {brought_up:?} are brought up, and {given_up:?} are given up"));
         }
@@ -68,7 +68,7 @@ impl Trial<'_> {
     }
 }
 
-/// As if a kernel had written the superblock.
+/// Removes the epochs, as if a kernel had written the superblock.
 fn forget_epochs(device: &OverlayDevice) -> Result<(), String> {
     let at = SUPERBLOCK_COPIES[0];
     let mut bytes = [0; SUPERBLOCK_SIZE];

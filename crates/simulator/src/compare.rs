@@ -1,4 +1,4 @@
-//! Everything that the engine shows, against the model.
+//! Compares everything that the engine shows with the model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -9,20 +9,20 @@ use ubtrfs_format::items::FileType;
 
 use crate::{Body, Content, Model, Node, Path, Times};
 
-/// Files up to this size are read from end to end, larger ones where the model or the engine has
-/// data.
+/// Files up to this size are read from end to end. Larger ones are read where the model or the
+/// engine has data.
 const WHOLE: u64 = 256 << 10;
 
-/// What is compared.
+/// What is compared besides the rest.
 #[derive(Clone, Copy, Debug)]
 pub struct Compare {
     /// Times, where the model knows them.
     pub times: bool,
-    /// Nodes without names too: the engine still has them open.
+    /// Nodes without names, which the engine still has open.
     pub nameless: bool,
 }
 
-/// The first difference between a mounted volume and the model, as a sentence.
+/// Returns the first difference between a mounted volume and the model, as a sentence.
 pub fn compare(fs: &Filesystem, model: &Model, how: Compare) -> Result<(), String> {
     for (path, id) in model.paths() {
         compare_node(fs, model, id, how).map_err(|what| format!("{path:?} (inode {}): {what}", id.ino))?;
@@ -31,8 +31,8 @@ pub fn compare(fs: &Filesystem, model: &Model, how: Compare) -> Result<(), Strin
     if how.nameless { compare_nameless(fs, model) } else { Ok(()) }
 }
 
-/// The first difference in a node without a name, as a sentence; except for data that is
-/// overwritten in place, whose state after a crash is unknown.
+/// Returns the first difference in a node without a name, as a sentence. Data that is overwritten
+/// in place is left out, since its state after a crash is unknown.
 pub(crate) fn compare_nameless(fs: &Filesystem, model: &Model) -> Result<(), String> {
     let how = Compare { times: true, nameless: true };
     let is_known = |id: &InodeId| !model.node(*id).is_nodatacow();

@@ -1,5 +1,5 @@
-//! The content of a file of the model: pages that share memory between snapshots, and holes that
-//! take none.
+//! The content of a file of the model: pages that snapshots share in memory, and holes that take
+//! none.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -9,19 +9,20 @@ use rpds::{RedBlackTreeMapSync, RedBlackTreeSetSync};
 
 const PAGE: u64 = 4096;
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Clone, Default)]
 pub struct Content {
     size: u64,
-    /// Copies share what is equal: of a truncation in steps there is one for each step.
+    /// Pages, of which copies share those that are equal: a truncation in steps makes a copy for
+    /// each step.
     pages: Arc<RedBlackTreeMapSync<u64, Arc<[u8]>>>,
-    /// Where something was written, reserved, punched, or the end, in whole pages.
+    /// The bounds of writes, reservations and holes, and former ends, in whole pages.
     bounds: RedBlackTreeSetSync<u64>,
     nodatacow: bool,
 }
 
 impl PartialEq for Content {
-    /// Whether both read the same: zeroes are zeroes, written or not.
+    /// Returns whether both read the same: zeros are equal to holes.
     fn eq(&self, other: &Self) -> bool {
         let holds_all_of = |one: &Self, other: &Self| {
             other.pages.iter().all(|(number, page)| match one.pages.get(number) {
@@ -44,19 +45,19 @@ impl std::fmt::Debug for Content {
 }
 
 impl Content {
-    /// Whether writes go to where the data is (`chattr +C`): then what a crash leaves is of one
-    /// version in one page, and of another in the next.
+    /// Returns whether writes overwrite data in place (`chattr +C`). Then a crash may leave one
+    /// version of a page and another one of the next.
     pub fn is_nodatacow(&self) -> bool {
         self.nodatacow
     }
 
-    /// Writes go in place from now on.
+    /// Makes writes overwrite data in place from now on.
     pub fn set_nodatacow(&mut self) {
         self.nodatacow = true;
     }
 
-    /// Whether each page is as in one of these versions, and the size too. A page may also be one
-    /// of `pages_of`, whose sizes no crash can leave.
+    /// Returns whether each page, and the size, is that of one of these versions. A page may also
+    /// be that of one of `pages_of`, whose sizes no crash can leave.
     pub fn is_mixed_of(&self, versions: &[&Self], pages_of: &[&Self]) -> bool {
         let page_of = |content: &Self, start: u64| {
             let mut bytes = content.read(start, PAGE.min(self.size - start) as usize);
@@ -73,16 +74,16 @@ impl Content {
         versions.iter().any(|version| version.size == self.size) && starts.all(is_of_one)
     }
 
-    /// Bytes of the file.
+    /// Returns the size in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Where the file may end while it is truncated to `size` extent by extent: where an extent or
-    /// a hole may begin.
+    /// Returns the sizes that the file may have while it is truncated to `size` extent by extent:
+    /// the offsets at which an extent or a hole may begin.
     pub fn ends_beyond(&self, size: u64) -> BTreeSet<u64> {
-        /// Of a file that was found, not made, it isn't known where its holes begin: small ones get
-        /// the benefit of doubt.
+        /// For a file that was found, not made, it isn't known where holes begin. Near the end, any
+        /// page counts.
         const NEAR: u64 = 256;
         let near = (size / PAGE..self.size / PAGE).take(NEAR as usize).map(|number| (number + 1) * PAGE);
         let pages = self.pages.keys().flat_map(|number| [number * PAGE, (number + 1) * PAGE]);
@@ -97,7 +98,7 @@ impl Content {
         }
     }
 
-    /// Writes, and extends the file if need be.
+    /// Writes, and extends the file if necessary.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         self.note_bounds([offset, self.size]);
         let pages = Arc::make_mut(&mut self.pages);
@@ -118,7 +119,7 @@ impl Content {
         self.size = self.size.max(at);
     }
 
-    /// Truncates or extends.
+    /// Truncates or extends the file.
     pub fn resize(&mut self, size: u64) {
         self.note_bounds([size, self.size]);
         if size < self.size {
@@ -132,12 +133,12 @@ impl Content {
         self.size = size;
     }
 
-    /// Space is preallocated for a range: its content stays, but an extent begins and ends there.
+    /// Preallocates space for a range: its content stays, but an extent begins and ends there.
     pub fn reserve(&mut self, offset: u64, len: u64) {
         self.note_bounds([offset, offset.saturating_add(len)]);
     }
 
-    /// Makes a range read as zeroes; the size stays.
+    /// Makes a range read as zeros; the size stays.
     pub fn punch(&mut self, offset: u64, len: u64) {
         let end = offset.saturating_add(len).min(self.size);
         self.note_bounds([offset.min(end), end]);
@@ -164,7 +165,7 @@ impl Content {
         }
     }
 
-    /// The bytes from `offset` on, up to the end of the file.
+    /// Returns the bytes from `offset` on, up to the end of the file.
     pub fn read(&self, offset: u64, len: usize) -> Vec<u8> {
         let len = (len as u64).min(self.size.saturating_sub(offset)) as usize;
         let mut bytes = vec![0; len];
@@ -179,7 +180,7 @@ impl Content {
         bytes
     }
 
-    /// Where two contents of one size differ first.
+    /// Returns the first offset at which two contents of one size differ.
     pub fn first_difference(&self, other: &Self) -> Option<u64> {
         let numbers = self.pages.keys().chain(other.pages.keys());
         let differs = |number: &&u64| {
@@ -191,7 +192,7 @@ impl Content {
         mine.iter().zip(&theirs).position(|(a, b)| a != b).map(|at| start + at as u64)
     }
 
-    /// The ranges that may hold something other than zeroes, within the file.
+    /// Returns the ranges within the file that may have something other than zeros.
     pub fn data_ranges(&self) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for number in self.pages.keys() {
@@ -211,7 +212,7 @@ mod tests {
     use crate::Random;
 
     #[test]
-    fn does_what_a_plain_vector_does() {
+    fn content_does_what_a_plain_vector_does() {
         let mut random = Random::new(1);
         let (mut content, mut plain) = (Content::default(), Vec::new());
         for step in 0..500 {

@@ -11,12 +11,12 @@ use crate::Random;
 /// Windows of up to this many open writes are tried in every combination.
 const WINDOW: usize = 6;
 
-/// The loss of writes that no barrier had made durable.
+/// Which of the writes that no barrier had made durable are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fates {
-    /// As [`random_fates`] of this seed decides, for each device by itself.
+    /// [`random_fates`] of this seed decides, separately for each device.
     Random(u64),
-    /// Each is whole or lost: bit by bit, the oldest first.
+    /// Each write is whole or lost: bit by bit, the oldest first.
     Subset(u64),
 }
 
@@ -25,11 +25,11 @@ pub enum Fates {
 pub struct CrashPoint {
     /// Events of the device before it.
     pub event: usize,
-    /// The choice of which open writes are lost.
+    /// The choice of the open writes that are lost.
     pub fates: Fates,
 }
 
-/// The writes that are open after so many events.
+/// Returns the writes that are open after so many events.
 pub fn window_at(recording: &RecordingDevice, event: usize) -> Vec<OpenWrite> {
     let mut open = Vec::new();
     recording.crash_states(event, &mut |write| {
@@ -40,11 +40,11 @@ pub fn window_at(recording: &RecordingDevice, event: usize) -> Vec<OpenWrite> {
 }
 
 impl CrashPoint {
-    /// What the crash leaves on all devices, and a number that distinguishes states between the
-    /// same two barriers from each other.
+    /// Returns what the crash leaves on all devices, and a number that distinguishes this state
+    /// from others between the same two barriers.
     pub fn state(&self, recording: &RecordingDevice) -> (Vec<OverlayDevice>, u64) {
         let mut hasher = DefaultHasher::new();
-        // Each device loses what it loses by itself.
+        // Each device loses its writes independently of the others.
         let mut random: Vec<_> = match self.fates {
             Fates::Random(seed) => (0..recording.devices() as u64).map(|device| random_fates(seed ^ device)).collect(),
             Fates::Subset(_) => Vec::new(),
@@ -76,20 +76,20 @@ impl CrashPoint {
     }
 }
 
-/// The states that crashes leave of one recording: first all around the superblocks, then random
+/// The states that crashes of one recording leave: first those around the superblocks, then random
 /// ones. No two are equal.
 pub struct Crashes<'a> {
     recording: &'a RecordingDevice,
     planned: Vec<CrashPoint>,
     random: Random,
-    /// The events that are barriers: what is durable changes with them alone.
+    /// The events that are barriers: only they change what is durable.
     barriers: Vec<usize>,
     seen: HashSet<(usize, u64)>,
     tries_left: usize,
 }
 
 impl<'a> Crashes<'a> {
-    /// At most about `budget` states, half of them around the superblocks.
+    /// Returns about `budget` states at most, half of them around the superblocks.
     pub fn new(recording: &'a RecordingDevice, seed: u64, budget: usize) -> Self {
         let mut random = Random::new(seed ^ 0xc4a5);
         let events = recording.events();
@@ -105,18 +105,18 @@ impl<'a> Crashes<'a> {
                 planned.push(CrashPoint { event, fates });
             }
         }
-        // A shuffle, so that a small budget takes from everywhere.
+        // Shuffles them, so that a small budget takes states from everywhere.
         for at in (1..planned.len()).rev() {
             planned.swap(at, random.below(at as u64 + 1) as usize);
         }
         planned.truncate(budget / 2);
-        // What is durable at the end comes first.
+        // The states at the end come first, with all of the open writes and with none.
         planned.extend([u64::MAX, 0].map(|bits| CrashPoint { event: recording.len(), fates: Fates::Subset(bits) }));
         Self { recording, planned, random, barriers, seen: HashSet::new(), tries_left: budget }
     }
 }
 
-/// From each superblock's write to the barrier behind it, of the same device.
+/// Returns the events from each superblock's write to the next barrier of the same device.
 fn around_superblocks(events: &[(usize, Event)]) -> Vec<usize> {
     let mut found = Vec::new();
     let mut open = BTreeSet::new();
@@ -141,7 +141,7 @@ fn around_superblocks(events: &[(usize, Event)]) -> Vec<usize> {
 }
 
 impl Crashes<'_> {
-    /// The states of all devices.
+    /// Returns the states of all devices.
     pub fn of_all(mut self) -> impl Iterator<Item = (CrashPoint, Vec<OverlayDevice>)> {
         std::iter::from_fn(move || self.advance())
     }
@@ -166,7 +166,7 @@ impl Crashes<'_> {
 impl Iterator for Crashes<'_> {
     type Item = (CrashPoint, OverlayDevice);
 
-    /// The next state of the first device, for volumes that have one.
+    /// Returns the next state of the first device, for volumes on one device.
     fn next(&mut self) -> Option<Self::Item> {
         self.advance().map(|(point, mut devices)| (point, devices.swap_remove(0)))
     }

@@ -1,4 +1,4 @@
-//! What is wrong with one of the devices of a volume when it is opened after a crash.
+//! A fault of one of the devices of a volume that is opened after a crash.
 
 use std::collections::BTreeSet;
 
@@ -9,53 +9,53 @@ use ubtrfs_volume::{ALIGNMENT, Device, DeviceWrite, Event, Fate, OverlayDevice, 
 use crate::mounting::{forks, open_volume};
 use crate::{CrashPoint, Random};
 
-/// What is wrong with a device, which is given by its place among those of the volume.
+/// A fault of a device, which is given by its index among those of the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceFault {
-    /// It is not there.
+    /// The device is gone.
     Gone(usize),
-    /// It has what it had after so many events of the timeline, and nothing that came later, as if
-    /// its power had failed before that of the others. Its superblock is of an older commit than
-    /// that of any other, or of an older log of the same commit.
+    /// The device has its state after so many events of the timeline, and nothing later, as if its
+    /// power had failed before that of the others. Its superblock is of an older commit than that
+    /// of any other device, or of an older log of the same commit.
     Stale {
         /// The device.
         device: usize,
         /// The events that it has seen.
         event: usize,
     },
-    /// Blocks that have another copy read as noise. Only checksums can tell.
+    /// Blocks that have another copy read as noise. Only checksums show it.
     Garbage {
         /// The device.
         device: usize,
-        /// Determines which blocks, and the noise.
+        /// Determines the blocks and the noise.
         seed: u64,
     },
-    /// Some writes came to nothing, though it has said that they were durable: what was there
-    /// before is read, which was right once.
+    /// Some writes were lost, though the device had reported them as durable. Reads return the old
+    /// data, which was right once.
     Lost {
         /// The device.
         device: usize,
         /// Events before the crash.
         event: usize,
-        /// Determines which writes.
+        /// Determines the lost writes.
         seed: u64,
     },
 }
 
 /// Attempts to find an older state of a device.
 const TRIES: usize = 12;
-/// So many events are mostly of one commit and its logs.
+/// The events that mostly belong to one commit and its logs.
 const SOON: u64 = 300;
-/// The most writes that a device loses.
+/// The maximum number of writes that a device loses.
 const MAX_LOST: u64 = 12;
 
-/// The number that the volume gives the device of this place.
+/// Returns the number that the volume has given the device at this index.
 pub(crate) fn devid(place: usize) -> DeviceId {
     DeviceId(place as u64 + 1)
 }
 
 impl DeviceFault {
-    /// A device that is gone or stale, of those that a crash left.
+    /// Chooses a device that is gone or stale, among those that a crash left.
     pub fn lost(
         random: &mut Random,
         recording: &RecordingDevice,
@@ -80,8 +80,9 @@ impl DeviceFault {
         Self::Gone(device)
     }
 
-    /// A device of which some blocks are noise. Where others have an older log, nobody knows
-    /// whether a block there is of that log or of the newer one: then it is one of these.
+    /// Chooses a device of which some blocks are noise. If some devices have an older log, nobody
+    /// knows whether a block on them belongs to that log or to the newer one; then it is one of
+    /// these devices.
     pub fn garbage(random: &mut Random, crashed: &[OverlayDevice]) -> Self {
         let moments: Vec<_> = crashed.iter().map(moment).collect();
         let newest = moments.iter().max().copied().flatten();
@@ -92,12 +93,12 @@ impl DeviceFault {
         Self::Garbage { device: device.unwrap_or_default(), seed: random.number() }
     }
 
-    /// A device that has lost writes.
+    /// Chooses a device that has lost writes.
     pub fn lost_writes(random: &mut Random, point: CrashPoint, devices: usize) -> Self {
         Self::Lost { device: random.below(devices as u64) as usize, event: point.event, seed: random.number() }
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn device(self) -> usize {
         match self {
             Self::Gone(device)
@@ -107,7 +108,7 @@ impl DeviceFault {
         }
     }
 
-    /// The devices with this fault.
+    /// Returns the devices with this fault.
     pub fn of(self, recording: &RecordingDevice, crashed: &[OverlayDevice]) -> Result<Vec<OverlayDevice>, String> {
         let mut devices: Vec<OverlayDevice> = crashed.iter().map(OverlayDevice::fork).collect();
         match self {
@@ -120,7 +121,7 @@ impl DeviceFault {
     }
 }
 
-/// Undoes some of the last writes to a device, as far as a crash has left them.
+/// Undoes some of the last writes to a device that the crash has left.
 fn lose_writes(
     recording: &RecordingDevice,
     crashed: &OverlayDevice,
@@ -145,20 +146,20 @@ fn lose_writes(
     Ok(())
 }
 
-/// What a device has after so many events, all of them whole.
+/// Returns what a device has after so many events, with all writes whole.
 fn at_event(recording: &RecordingDevice, device: usize, event: usize) -> OverlayDevice {
     recording.crash_states(event, &mut |_| Fate::Whole).swap_remove(device)
 }
 
-/// When a device's superblock was written.
+/// Returns the point in time of a device's superblock.
 fn moment(device: &OverlayDevice) -> Option<(Generation, bool, u32)> {
     let mut bytes = [0; SUPERBLOCK_SIZE];
     device.read_at(SUPERBLOCK_COPIES[0], &mut bytes).ok()?;
     Superblock::parse(&bytes, SUPERBLOCK_COPIES[0]).ok().map(|superblock| superblock.moment())
 }
 
-/// Overwrites blocks of a device with noise: of chunks that have other copies, one copy alone where
-/// both are on one device.
+/// Overwrites blocks of a device with noise: blocks of chunks with other copies, and if both copies
+/// are on one device only one of them.
 fn spoil(devices: &[OverlayDevice], device: usize, seed: u64) -> Result<(), String> {
     let mut random = Random::new(seed);
     let volume = open_volume(forks(devices), true)?;
@@ -184,7 +185,7 @@ fn spoil(devices: &[OverlayDevice], device: usize, seed: u64) -> Result<(), Stri
     Ok(())
 }
 
-/// Where a range of a device holds anything but zeroes and superblocks.
+/// Returns the pages in a range of a device that have anything but zeros and superblocks.
 fn pages_in_use(device: &OverlayDevice, start: u64, length: u64) -> Vec<u64> {
     let is_superblock = |at: u64| SUPERBLOCK_COPIES.iter().any(|copy| copy.0 == at);
     let mut page = [0; ALIGNMENT];

@@ -1,4 +1,4 @@
-//! Crash states of volumes of several devices, and what is found when one of these is at fault.
+//! Examines crash states of volumes on several devices, also with a fault of one of the devices.
 
 use ubtrfs_mkfs::Profile;
 use ubtrfs_volume::OverlayDevice;
@@ -9,15 +9,15 @@ use crate::mounting::{forks, members, open_volume};
 use crate::redundancy::Trial;
 use crate::{CrashPoint, Crashes, DeviceFault, Failure, Found, Node, Profiles, Random, Recorded, examine_devices};
 
-/// Of so many states one is also looked at with a device at fault.
+/// One in so many states is also examined with a fault of a device.
 const FAULT_EVERY: u64 = 4;
 
-/// What a survey of several devices saw.
+/// What a survey of several devices found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceSurvey {
-    /// States of all devices, those with a device at fault included.
+    /// States of all devices, including those with a fault of a device.
     pub states: usize,
-    /// Volumes that held more than their last commit.
+    /// Volumes that had more than their last commit.
     pub with_log: usize,
     /// States with a device gone.
     pub gone: usize,
@@ -38,14 +38,14 @@ pub struct DeviceSurvey {
 /// How the devices of a volume are surveyed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DeviceHabits {
-    /// A device that refused requests, and may lack what the others have.
+    /// A device that refused requests, and may lack data that the others have.
     pub failed: Option<usize>,
-    /// Epochs are removed from superblocks, so that nothing tells devices that were used apart.
+    /// Epochs are removed from superblocks, so that nothing shows that devices were used apart.
     pub forgets_epochs: bool,
 }
 
 impl DeviceSurvey {
-    /// The sum of two.
+    /// Returns the sum of two surveys.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -107,7 +107,7 @@ impl Recorded {
     }
 
     /// Examines about `budget` crash states of a volume whose devices are added, removed and
-    /// resized. Returns how many they were.
+    /// resized. Returns the number of states.
     pub fn survey_members(&self, budget: usize) -> Result<usize, Failure> {
         let mut states = 0;
         for (point, devices) in Crashes::new(&self.recording, self.seed, budget).of_all() {
@@ -119,7 +119,7 @@ impl Recorded {
         Ok(states)
     }
 
-    /// What is wrong with a device, if these profiles say what must be so all the same.
+    /// Chooses a fault of a device, if these profiles determine what must be true in spite of it.
     fn fault(
         &self,
         random: &mut Random,
@@ -130,15 +130,15 @@ impl Recorded {
         failed: Option<usize>,
     ) -> Option<DeviceFault> {
         if let Some(place) = failed {
-            // The others have everything: always where all is mirrored, elsewhere once it lags.
+            // The others have everything if all is mirrored, and otherwise if the device lags.
             let lags =
                 || open_volume(forks(devices), true).is_ok_and(|it| it.lagging_devices().contains(&devid(place)));
             return (profiles.are_redundant() || lags()).then_some(DeviceFault::Gone(place));
         }
-        // Nothing tells what is right of data without checksums.
+        // For data without checksums, nothing shows which copy is right.
         let is_proven = !found.model.nodes.values().any(|node| Node::is_nodatacow(node));
         let is_garbage = is_proven && profiles.metadata.copies() > 1 && random.one_in(3);
-        // A block of an older log at the same address is right by itself.
+        // A block of an older log at the same address is valid in itself.
         let is_lost = is_proven && !found.has_log && profiles.are_redundant() && random.one_in(4);
         match profiles.data {
             _ if is_lost => Some(DeviceFault::lost_writes(random, point, devices.len())),

@@ -1,5 +1,5 @@
-//! Every short sequence of operations over a handful of names: what random histories may take long
-//! to come upon.
+//! Every short sequence of operations over a few names, since random histories may take long to
+//! find some of them.
 
 use ubtrfs::{RenameFlags, WriteAt};
 
@@ -12,18 +12,17 @@ use crate::{Body, Model, Operation, What};
 /// The names of all operations: two directories, and names in them.
 const PATHS: [&str; 5] = ["A", "B", "A/foo", "A/bar", "B/foo"];
 
-/// What sequences begin with: a committed volume, and operations of the transaction that they are
-/// in.
+/// The beginning of sequences: a committed volume, and operations of the open transaction.
 #[derive(Clone, Debug)]
 pub struct Start {
-    /// What is committed.
+    /// The committed operations.
     pub committed: Vec<Operation>,
-    /// What was done since.
+    /// The operations since the commit.
     pub open: Vec<Operation>,
 }
 
 impl Start {
-    /// The directories, and what else there is at the start.
+    /// Returns all beginnings: the directories, and what else exists.
     pub fn all() -> Vec<Self> {
         let directories = vec![directory("A"), directory("B")];
         let with = |more: &[Operation]| [directories.clone(), more.to_vec()].concat();
@@ -41,8 +40,8 @@ impl Start {
     }
 }
 
-/// The operations that can succeed in this state. Each is one step of a sequence; some take two
-/// calls.
+/// Returns the operations that can succeed in this state. Each is one step of a sequence; some take
+/// two calls.
 pub fn operations(model: &Model) -> Vec<Vec<Operation>> {
     let mut found = Vec::new();
     let exists = |text: &&&str| model.resolve(&path(text)).is_some();
@@ -109,7 +108,7 @@ fn is_file(model: &Model, text: &str) -> bool {
     model.resolve(&path(text)).is_some_and(|id| matches!(model.node(id).body, Body::File(_)))
 }
 
-/// Renames, exchanges and links from one name to another.
+/// Returns renames, exchanges and links from one name to another.
 fn moves(model: &Model, one: &str, other: &str) -> Vec<Vec<Operation>> {
     let mut found = Vec::new();
     let (from, to) = (path(one), path(other));
@@ -128,7 +127,7 @@ fn moves(model: &Model, one: &str, other: &str) -> Vec<Vec<Operation>> {
     found
 }
 
-/// The calls that make something durable.
+/// Returns the calls that make something durable.
 pub fn persistence(model: &Model) -> Vec<Operation> {
     let mut found = vec![Operation::Sync, fsync("")];
     for text in PATHS {

@@ -1,4 +1,4 @@
-//! One state that a crash left: is it clean, and is it what was promised?
+//! Examines a state that a crash left: whether it is clean, and whether it is as promised.
 
 use std::slice;
 use std::sync::Arc;
@@ -16,25 +16,25 @@ use crate::{Model, look};
 /// Judges states by what was promised.
 #[derive(Clone, Debug)]
 pub struct Judge {
-    /// What happened, and what was promised of it.
+    /// The operations, and their promises.
     pub trace: Trace,
-    /// How volumes are mounted.
+    /// The options of mounts.
     pub options: Options,
-    /// Inodes of an empty volume that are no program's.
+    /// Inodes of an empty volume that belong to no program.
     pub own_inodes: u64,
-    /// There may be inodes without names that are no program's: the history begins with those that
-    /// a crash left, or with a log, which leaves unknown ones; or large inodes are freed in steps.
-    /// Later commits of the next mount free them.
+    /// There may be inodes without names that belong to no program: the history begins with some
+    /// that a crash left, or with a log, which leaves unknown ones; or large inodes are freed in
+    /// steps. Later commits of the next mount free them.
     pub unknown_orphans: bool,
 }
 
-/// The faults of a volume, as a sentence; and how many inodes it has.
+/// Checks a volume. Returns its faults as a sentence, or how many inodes it has.
 pub fn check(devices: &[OverlayDevice]) -> Result<u64, String> {
     let options = ubtrfs_check::Options { keep: 6, ..ubtrfs_check::Options::default() };
     let report =
         ubtrfs_check::check(&forks(devices), &options).map_err(|error| format!("check could not check: {error}"))?;
-    // Copies of the superblock differ after a crash between their writes; every other oddity is
-    // ours.
+    // Copies of the superblock differ after a crash between their writes; every other warning
+    // counts as a fault of ours.
     let odd = report.warnings.iter().filter(|fault| !matches!(fault.kind, FaultKind::SuperblockCopyStale { .. }));
     let listed: Vec<String> = report.faults.iter().chain(odd).map(ToString::to_string).collect();
     if listed.is_empty() && report.is_clean() {
@@ -44,14 +44,15 @@ pub fn check(devices: &[OverlayDevice]) -> Result<u64, String> {
 }
 
 impl Judge {
-    /// A judge without promises for a history on this empty volume.
+    /// Makes a judge without promises, for a history on this empty volume.
     pub fn new(options: Options, fresh: &RecordingDevice) -> Result<Self, String> {
         let inodes = check(&members(&fresh.all_current())?)?;
         let unknown_orphans = frees_in_steps(&options);
         Ok(Self { trace: Trace::default(), options, own_inodes: inodes - 1, unknown_orphans })
     }
 
-    /// The commit that a crash after `event` events may have left, and did.
+    /// Returns the commit of this generation, if it is one of those that a crash after `event`
+    /// events may leave.
     fn commit(&self, generation: u64, event: usize) -> Result<&Commit, String> {
         self.trace.allowed(event).find(|commit| commit.generation == generation).ok_or_else(|| {
             let allowed: Vec<u64> = self.trace.allowed(event).map(|commit| commit.generation).collect();
@@ -59,7 +60,7 @@ impl Judge {
         })
     }
 
-    /// Judges what was found after a crash, where the last commit is that of version `base`.
+    /// Judges what was found after a crash that left the commit of version `base`.
     pub fn judge(&self, found: &Model, base: usize, event: usize) -> Result<(), String> {
         let complaints = Window::new(&self.trace, base, event).complaints(found);
         if complaints.is_empty() { Ok(()) } else { Err(format!("not as promised:\n  {}", complaints.join("\n  "))) }
@@ -69,31 +70,31 @@ impl Judge {
 /// What was found after a crash.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// What the volume holds, orphans included where they are known.
+    /// The content of the volume, with orphans if they are known.
     pub model: Model,
     /// The version of the last commit.
     pub base: usize,
-    /// Whether there is more than the last commit: a log.
+    /// Whether there is more than the last commit, which is a log.
     pub has_log: bool,
 }
 
-/// Judges a state that a crash after `event` events left. Returns what was found; a sentence if
-/// that is not what was promised.
+/// Judges a state that a crash after `event` events left. Returns what was found, or a sentence if
+/// that is not as promised.
 ///
-/// Without a log the volume has the whole state of a commit. With one it has a state that the
-/// promises allow, for each inode and name.
+/// Without a log, the volume has the whole state of a commit. With a log, it has for each inode and
+/// name a state that the promises allow.
 pub fn examine(judge: &Judge, device: &OverlayDevice, event: usize) -> Result<Found, String> {
     examine_devices(judge, slice::from_ref(device), event)
 }
 
-/// The same of a volume of several devices.
+/// Judges a state of a volume on several devices.
 pub fn examine_devices(judge: &Judge, devices: &[OverlayDevice], event: usize) -> Result<Found, String> {
     let inodes = check(devices)?;
     examine_as_it_is(judge, devices, event, Some(inodes))
 }
 
-/// The same of devices that have not all that they should have. How many inodes the volume has is
-/// known where it has been checked.
+/// Judges a state of devices that may lack data. The number of inodes is known if the volume has
+/// been checked.
 pub(crate) fn examine_as_it_is(
     judge: &Judge,
     devices: &[OverlayDevice],
@@ -102,8 +103,8 @@ pub(crate) fn examine_as_it_is(
 ) -> Result<Found, String> {
     let volume = open_volume(forks(devices), true)?;
     let superblock = volume.superblock();
-    // What was checked is the newest commit. After a crash between the superblocks of several
-    // devices the one before it may count.
+    // The check counted the inodes of the newest commit. After a crash between the superblocks of
+    // several devices, the commit before it may count.
     let inodes = inodes.filter(|_| devices.len() == 1 || !volume.may_have_copy_ahead());
     let has_log = superblock.log_root.0 != 0;
     let commit = judge.commit(superblock.generation.0, event)?;
@@ -146,8 +147,8 @@ fn recovers(judge: &Judge, devices: &[OverlayDevice], found: &Model) -> Result<(
     }
 }
 
-/// What a mount for writing shows, on a volume that is clean before it and after it. The devices
-/// stay as they are.
+/// Returns what a mount for writing shows, on a volume that is clean before and after it. The
+/// devices are not changed.
 pub(crate) fn shown_when_mounted(judge: &Judge, devices: &[OverlayDevice]) -> Result<Model, String> {
     check(devices)?;
     let devices: Vec<Arc<OverlayDevice>> = devices.iter().map(|device| Arc::new(device.fork())).collect();

@@ -1,4 +1,4 @@
-//! A failure, with everything that reproduces it.
+//! A failure, with all that is needed to reproduce it.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Random operations that fit the state of the volume, mostly.
+//! Random operations, most of which fit the state of the volume.
 
 use std::collections::VecDeque;
 
@@ -10,27 +10,27 @@ use crate::model::is_regular;
 use crate::operation::{DeviceChange, Name};
 use crate::{Body, Model, Operation, Path, Random, What};
 
-/// What kind of operations come.
+/// The kinds of operations that are made.
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a habit of its own")]
 pub struct Habits {
-    /// Unmount and mount now and then.
+    /// Unmounts and mounts at times.
     pub remount: bool,
     /// Set-id bits and capabilities, which make operations of several steps.
     pub privileges: bool,
     /// Large writes, so that small volumes become full.
     pub large: bool,
-    /// Sizes of many TiB, with nothing in between.
+    /// Sizes of many TiB, with holes in between.
     pub huge: bool,
     /// Commits every few operations, so that space is soon used again.
     pub eager: bool,
     /// Many fsyncs.
     pub fsyncs: bool,
-    /// Files share extents repeatedly, and grow and are fsynced in between.
+    /// Files share extents repeatedly, and meanwhile grow and are fsynced.
     pub shares: bool,
     /// Subvolumes are made, copied by snapshots and deleted.
     pub subvolumes: bool,
-    /// Devices come, go and get other sizes.
+    /// Devices are added, removed and resized.
     pub devices: bool,
 }
 
@@ -40,7 +40,7 @@ pub struct Generator {
     random: Random,
     habits: Habits,
     names: Vec<Vec<u8>>,
-    /// What comes next.
+    /// The next operations.
     planned: VecDeque<Operation>,
 }
 
@@ -50,7 +50,7 @@ const MAX: usize = 3;
 pub(crate) const FILLER: &[u8] = b"filler";
 
 impl Generator {
-    /// The generator of this seed.
+    /// Returns the generator of this seed.
     pub fn new(seed: u64, habits: Habits) -> Self {
         let mut names: Vec<Vec<u8>> = (b'a'..=b'h').map(|letter| vec![letter]).collect();
         for (one, other) in &COLLIDING[..2] {
@@ -60,7 +60,7 @@ impl Generator {
         Self { random: Random::new(seed), habits, names, planned: VecDeque::new() }
     }
 
-    /// The next operation on a volume in this state, with so many open handles.
+    /// Returns the next operation on a volume in this state, with so many open handles.
     pub fn next(&mut self, model: &Model, handles: usize) -> Operation {
         if let Some(operation) = self.planned.pop_front() {
             return operation;
@@ -146,14 +146,15 @@ impl Generator {
                 }
             }
             112 if self.habits.remount => Operation::Remount,
-            // As with defragmentation: what comes after it stays.
+            // As for a defragmentation, the random numbers that this takes do not change the
+            // operations after it.
             113 => Operation::EmptyBlockGroup { number: self.random.clone().below(64) as usize },
             114 => self.defragment(model, &paths, handles),
             _ => Operation::Look,
         }
     }
 
-    /// As often one comes as one goes.
+    /// Returns a change of the devices; additions are as frequent as removals.
     fn device_change(&mut self) -> DeviceChange {
         let number = self.random.below(64) as usize;
         match self.random.below(6) {
@@ -163,7 +164,8 @@ impl Generator {
         }
     }
 
-    /// What it takes of random numbers does not change what comes after it.
+    /// Returns a defragmentation. The random numbers that this takes do not change the operations
+    /// after it.
     fn defragment(&mut self, model: &Model, paths: &[(Path, ubtrfs::InodeId)], handles: usize) -> Operation {
         let before = self.random.clone();
         let (what, _) = self.file(model, paths, handles);
@@ -197,7 +199,7 @@ impl Generator {
         What::At(path)
     }
 
-    /// A regular file, mostly, and its size.
+    /// Returns mostly a regular file, with its size.
     fn file(&mut self, model: &Model, paths: &[(Path, ubtrfs::InodeId)], handles: usize) -> (What, u64) {
         let files: Vec<_> = paths.iter().filter(|(_, id)| is_regular(model.node(*id).mode)).collect();
         if (handles > 0 && self.random.one_in(5)) || files.is_empty() || self.random.one_in(30) {
@@ -224,8 +226,8 @@ impl Generator {
         dir.join(&name)
     }
 
-    /// Something done to a subvolume. There are few at a time, since each snapshot doubles what its
-    /// source has.
+    /// Returns an operation on a subvolume. There are only a few subvolumes at a time, since each
+    /// snapshot doubles what its source has.
     fn subvolume(&mut self, model: &Model, paths: &[(Path, ubtrfs::InodeId)]) -> Operation {
         const MAX_NODES: usize = 250;
         let tops: Vec<_> = paths.iter().filter(|(_, id)| model.is_subvolume(*id)).collect();
@@ -294,7 +296,7 @@ impl Generator {
         if self.random.one_in(5) {
             len = (len / 4096 + 1) * 4096;
         }
-        // Zeroes of holes are cheap; but a file that has grown to many TiB must not be appended to
+        // Zeros of holes are cheap, but a file that has grown to many TiB must not be appended to
         // for long.
         let at = if self.random.one_in(5) { WriteAt::End } else { WriteAt::Offset(offset) };
         let kill_privileges = self.habits.privileges && self.random.one_in(8);
@@ -310,8 +312,8 @@ impl Generator {
             _ => self.random.below(size.min(1 << 20) + 20_000),
         };
         let longest = self.random.one_of([5000, 40_000, 300_000]);
-        // What fails after it has begun leaves a state that is neither old nor new: not where space
-        // may be short.
+        // An operation that fails after it has begun leaves a state that is neither the old nor the
+        // new one, so it is not made where space may be short.
         let zero = !self.habits.large && self.random.one_in(3);
         Operation::Allocate { what, offset, len: self.random.below(longest), zero, keep_size: self.random.one_in(2) }
     }
@@ -325,7 +327,7 @@ impl Generator {
             _ => size.min(1 << 20).next_multiple_of(4096),
         };
         let (from_offset, to_offset) = (offset(from_size), offset(to_size));
-        // Where a file has grown to many TiB, not all of it.
+        // If a file has grown to many TiB, not all of it is cloned.
         let len = match self.random.below(4) {
             0 | 1 => 1 << 20,
             2 => self.random.below(20) * 4096,
@@ -334,9 +336,9 @@ impl Generator {
         Operation::Clone { from, from_offset, to, to_offset, len }
     }
 
-    /// What brings extents into states in which they may be shared, shares them, or makes a file
-    /// durable that does: by itself, or most of a sequence in which an extent grows after it was
-    /// logged.
+    /// Returns an operation that brings extents into states in which they may be shared, that
+    /// shares them, or that makes a file with shared extents durable. It stands alone, or is most
+    /// of a sequence in which an extent grows after it was logged.
     fn share(&mut self, model: &Model, paths: &[(Path, ubtrfs::InodeId)], handles: usize) -> Operation {
         let (what, size) = self.file(model, paths, handles);
         match self.random.below(12) {
@@ -347,7 +349,7 @@ impl Generator {
             8 => Operation::Truncate { what, size: self.new_size(size) },
             _ => {
                 let (to, _) = self.file(model, paths, handles);
-                // An extent grows where a sector begins.
+                // An extent grows at the beginning of a sector.
                 let whole = Operation::Truncate { what: what.clone(), size: (size.min(1 << 20) / 4096 + 1) * 4096 };
                 let fsync = |what: &What| Operation::Fsync { what: what.clone(), data_only: false };
                 let clone =
@@ -361,7 +363,7 @@ impl Generator {
         }
     }
 
-    /// An append of whole sectors, mostly.
+    /// Returns an append, mostly of whole sectors.
     fn grow(&mut self, what: What) -> Operation {
         let len = self.random.one_of([100, 4096, 8192, 8192, 65_536, 65_536]);
         Operation::Write { what, at: WriteAt::End, len, fill: self.random.number(), kill_privileges: false }
@@ -390,7 +392,8 @@ impl Generator {
         Operation::Attributes { what, mode: narrow(mode), uid, gid, mtime }
     }
 
-    /// Names that the kernel shows for any kind of inode, unless it is a file or directory.
+    /// Returns a name of an xattr: for inodes other than files and directories, one that the kernel
+    /// shows for any kind of inode.
     fn xattr_name(&mut self, model: &Model, what: &What) -> Vec<u8> {
         let plain = match what {
             What::At(path) => model

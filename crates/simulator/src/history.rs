@@ -1,4 +1,4 @@
-//! A history: one seed gives the volume, the options of its mount and the operations.
+//! A history: one seed determines the volume, the options of its mount and the operations.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use crate::{
     make_devices,
 };
 
-/// A history to be.
+/// A history before it runs.
 #[derive(Clone, Debug)]
 pub struct History {
     /// The seed, which determines everything.
     pub seed: u64,
     /// The volume.
     pub plan: VolumePlan,
-    /// How it is mounted.
+    /// The options of its mount.
     pub options: Options,
-    /// What kind of operations there are.
+    /// The kinds of operations.
     pub habits: Habits,
     /// The device may fail.
     pub faults: bool,
@@ -30,15 +30,16 @@ pub struct History {
 
 /// Operations of a usual history.
 const LENGTH: usize = 70;
-/// Operations of one with many commits: enough that nodes and data go to space that others had.
+/// Operations of a history with many commits: enough for nodes and data to be written to space that
+/// was used before.
 const LONG: usize = 230;
 
-/// A history that happened.
+/// A history that has run.
 #[derive(Debug)]
 pub struct Recorded {
     /// The seed.
     pub seed: u64,
-    /// What happened to the devices: the first of them, which has the timeline of all.
+    /// The first device, whose recording has the timeline of all devices.
     pub recording: Arc<RecordingDevice>,
     /// What was promised.
     pub judge: Judge,
@@ -51,7 +52,7 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// What is wrong after a crash at this point, with the operations before it.
+    /// Returns the failure of a crash at this point, with the operations before it.
     pub(crate) fn failure(&self, point: CrashPoint, what: String) -> Failure {
         let before = self.operations.iter().take_while(|(began, _)| *began <= point.event);
         Failure { seed: self.seed, operations: before.cloned().collect(), crash: Some(point), what }
@@ -61,7 +62,7 @@ impl Recorded {
 /// The layer between the engine and the recording device.
 pub type Wrap<'a> = &'a (dyn Fn(Arc<RecordingDevice>) -> Arc<dyn Device> + Sync);
 
-/// How the volume of a seed is compressed: three quarters of them are.
+/// Returns how the volume of a seed is compressed; three quarters of all volumes are.
 fn compression(seed: u64) -> Option<CompressionMode> {
     let mut random = Random::new(seed ^ 0xc0de);
     let algorithm = random.one_of([None, Some(Compression::Zlib), Some(Compression::Lzo), Some(Compression::Zstd)])?;
@@ -69,7 +70,7 @@ fn compression(seed: u64) -> Option<CompressionMode> {
 }
 
 impl History {
-    /// The history of this seed.
+    /// Returns the history of this seed.
     pub fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let plan = VolumePlan::random(&mut random);
@@ -78,16 +79,17 @@ impl History {
             no_atime: random.one_in(2),
             max_inline: random.one_of([0, 2048, 2048]),
             background_commits: false,
-            // Whatever the default is.
+            // Mounts this subvolume, whatever the default is.
             subvolume_id: Some(TreeId::FS.0),
             ..Options::default()
         };
         let (huge, eager) = (random.one_in(3), random.one_in(3));
-        // An operation of several steps that is refused for lack of space may have done the first.
+        // An operation of several steps that is refused for lack of space may have done the first
+        // step.
         let privileges = !plan.tight;
         let fsyncs = !eager && random.one_in(2);
         let freeing = if random.one_in(4) {
-            // Unlinked files go in small steps.
+            // Unlinked files are freed in small steps.
             let (at_once, per_transaction) = (4096 * random.below(3), 1 + random.below(4));
             FreeingLimits { at_once, per_transaction, at_the_end: per_transaction, queue: 4 }
         } else {
@@ -108,7 +110,7 @@ impl History {
         Self { seed, plan, options, habits, faults: false }
     }
 
-    /// The history of this seed on a volume of several devices.
+    /// Returns the history of this seed on a volume with several devices.
     pub fn on_devices(seed: u64, profiles: Profiles) -> Self {
         let mut history = Self::new(seed);
         history.plan = history.plan.with_profiles(profiles);
@@ -117,11 +119,11 @@ impl History {
         history
     }
 
-    /// The history of this seed on a volume that gets devices, loses some, and has devices of other
-    /// sizes, beside subvolumes that are deleted.
+    /// Returns the history of this seed on a volume whose devices are added, removed and resized,
+    /// while subvolumes are deleted.
     pub fn of_changing_devices(seed: u64, profiles: Profiles) -> Self {
         let mut history = Self::on_devices(seed, profiles);
-        // What is refused for want of room has done nothing.
+        // An operation that is refused for lack of space has to have done nothing.
         (history.habits.privileges, history.habits.huge) = (false, false);
         (history.habits.devices, history.habits.subvolumes) = (true, true);
         if seed.is_multiple_of(2) {
@@ -130,22 +132,23 @@ impl History {
         history
     }
 
-    /// Operations that the history has by itself.
+    /// Returns how many operations the history has by default.
     pub fn length(&self) -> usize {
         if self.habits.eager { LONG } else { LENGTH }
     }
 
-    /// Runs that many operations, the last of them a sync.
+    /// Runs `length` operations, the last of them a sync.
     pub fn run(&self, length: usize) -> Result<Recorded, Failure> {
         self.run_on(length, &|recording| recording)
     }
 
-    /// The same on devices that `wrap` makes.
+    /// Runs the history on devices that `wrap` makes.
     pub fn run_on(&self, length: usize, wrap: Wrap<'_>) -> Result<Recorded, Failure> {
         self.run_with(length, wrap, &mut |_| ())
     }
 
-    /// The same; `before` is called before each operation with its number.
+    /// Runs the history on devices that `wrap` makes, and calls `before` before each operation with
+    /// its number.
     pub fn run_with(&self, length: usize, wrap: Wrap<'_>, before: &mut dyn FnMut(usize)) -> Result<Recorded, Failure> {
         let mut generator = Generator::new(self.seed ^ 0x5eed, self.habits);
         let mut done = 0;
@@ -165,7 +168,7 @@ impl History {
         })
     }
 
-    /// Runs exactly these operations; those that no longer fit are left out.
+    /// Runs exactly these operations, without those that no longer fit.
     pub fn replay(&self, operations: &[Operation], wrap: Wrap<'_>) -> Result<Recorded, Failure> {
         let mut operations = operations.iter();
         self.drive(wrap, &mut |_| operations.next().cloned())
@@ -207,7 +210,7 @@ impl History {
     }
 }
 
-/// Fills a volume and leaves a little room.
+/// Fills a volume except for a little space.
 #[derive(Default)]
 struct Filler {
     writes: u64,
@@ -218,7 +221,7 @@ impl Filler {
     const STEP: usize = 256 << 10;
     const ROOM: u64 = 64 << 10;
 
-    /// The next operation; `refused` operations so far found the volume full.
+    /// Returns the next operation; `refused` operations so far found the volume full.
     fn next(&mut self, refused: usize) -> Option<Operation> {
         let path = Path(FILLER.to_vec());
         let what = What::At(path.clone());

@@ -1,7 +1,7 @@
-//! Several threads at work while commits run in the background, on a device that fails at some
-//! request; then crashes. Until the engine turns read-only, operations fail only with suitable
-//! errors; each fsync and sync that succeeded, before the failure or during it, is a promise that
-//! every crash state keeps.
+//! Several threads work while commits run in the background, on a device that fails at some
+//! request; then crashes are examined. Until the engine turns read-only, operations fail only with
+//! suitable errors. Each fsync and sync that succeeded, before the failure or during it, is a
+//! promise that every crash state keeps.
 
 use std::sync::Arc;
 
@@ -17,17 +17,17 @@ const THREADS: u64 = 3;
 /// Operations of each thread.
 const LENGTH: usize = 60;
 
-/// What happened.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Interrupted {
-    /// What was examined.
+    /// The states that were examined.
     pub survey: Survey,
     /// Whether the device failed.
     pub failed: bool,
 }
 
-/// Lets threads work on the volume of this seed until its device fails, which it may do after the
-/// last of them; then examines about `budget` crash states. `lie` is a fault of commits.
+/// Lets threads work on the volume of this seed until its device fails, which may be after the last
+/// of them. Then examines about `budget` crash states. `lie` is a fault of commits.
 pub fn run(seed: u64, sharing: Sharing, budget: usize, lie: Option<CommitFault>) -> Result<Interrupted, Failure> {
     let mut random = Random::new(seed ^ 0x1e57);
     let mut history = History::new(seed);

@@ -1,21 +1,21 @@
 //! The crash simulator: one seed drives a random history on a recording device, then every state
 //! that a crash could have left is opened, checked and compared with a model of the promises.
 //!
-//! * [`History`] makes a small volume, performs random [operations](Operation) by the engine, holds
-//!   their results against a [`Model`], and keeps a [`Trace`]: the versions of the volume, its
-//!   commits, and a [`Promise`] for each fsync.
+//! * [`History`] makes a small volume, performs random [operations](Operation) by the engine,
+//!   compares their results with a [`Model`], and keeps a [`Trace`]: the versions of the volume,
+//!   its commits, and a [`Promise`] for each fsync.
 //! * [`Crashes`] enumerates states of the device: any prefix of its events, with any subset of the
 //!   writes that no barrier had made durable, torn at 4 KiB.
-//! * [`examine`] judges one: clean by `ubtrfs_check`, and without a log exactly as the last commit,
-//!   data included; with one each inode and each name is as it was at some time since it was last
-//!   promised.
-//! * On several devices each has a queue of its own; [`DeviceSurvey`] counts what was seen of them,
-//!   also with a [`DeviceFault`]: redundancy hides it, and is restored afterwards.
-//! * [`Stage`] tries given sequences of operations, [`enumerate`] makes every short one over a
-//!   handful of names.
+//! * [`examine`] judges one: it must be clean by `ubtrfs_check`. Without a log it must be exactly
+//!   the last commit, data included; with a log, each inode and each name must be as it was at some
+//!   time since it was last promised.
+//! * Each of several devices has a queue of its own. [`DeviceSurvey`] counts the states that were
+//!   examined, also with a [`DeviceFault`], which redundancy hides, and after which it is restored.
+//! * [`Stage`] tries given sequences of operations, and [`enumerate`] makes every short one over a
+//!   few names.
 //! * [`overlap`] does the same while several threads work, each for itself or all on the same
 //!   files.
-//! * [`LyingDevice`] breaks the rules of devices: what the simulator must notice.
+//! * [`LyingDevice`] breaks the rules of devices, which the simulator must notice.
 
 mod apart;
 mod compare;

@@ -9,11 +9,11 @@ use ubtrfs_format::items::{FileType, InodeFlags};
 use crate::model::IN_PLACE_OF_SUBVOLUMES;
 use crate::{Body, Content, Model, Node, Path, Times};
 
-/// Files up to this size are read from end to end, larger ones where the engine has data.
+/// Files up to this size are read from end to end. Larger ones are read where the engine has data.
 const WHOLE: u64 = 256 << 10;
 
-/// Walks a volume, and holds what it shows against itself: link counts against names, sizes against
-/// entries, listings against lookups. A sentence if something does not fit.
+/// Walks a volume and checks that what it shows is consistent: link counts with names, sizes with
+/// entries, listings with lookups. Returns a sentence if something is not.
 pub fn look(fs: &Filesystem) -> Result<Model, String> {
     let root = fs.root();
     let mut walk = Walk { fs, nodes: BTreeMap::new(), names: BTreeMap::new() };
@@ -29,7 +29,7 @@ pub fn look(fs: &Filesystem) -> Result<Model, String> {
         }
         let node = walk.node(id, parent).map_err(|what| format!("{path:?} (inode {}): {what}", id.ino))?;
         if let Body::Directory { entries, .. } = &node.body {
-            // What a snapshot shows in place of a subvolume is one empty directory for all.
+            // A snapshot shows one empty directory in place of all subvolumes in its source.
             let shown = entries.iter().filter(|(_, child)| child.ino != IN_PLACE_OF_SUBVOLUMES);
             open.extend(shown.map(|(name, child)| (path.join(name), *child, id)));
         }

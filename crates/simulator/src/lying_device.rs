@@ -1,4 +1,4 @@
-//! Devices that break the rules: what the simulator must notice, or it proves nothing.
+//! Devices that break the rules. The simulator must notice this, or it proves nothing.
 
 use std::io;
 use std::sync::Arc;
@@ -7,28 +7,28 @@ use ubtrfs_format::{Physical, SUPERBLOCK_COPIES};
 use ubtrfs_threads::{Mutex, Rank};
 use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, RecordingDevice, SharedBuffer};
 
-/// How a device lies.
+/// The way in which a device lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
     /// Barriers do nothing: a crash reorders across them.
     NoBarriers,
     /// The barrier with this number does nothing.
     DroppedBarrier(usize),
-    /// The write with this number, of those that are no superblock, is lost.
+    /// The write with this number, not counting superblocks, is lost.
     LostWrite(usize),
     /// All writes of nodes and data reach the device only after the superblock that refers to them.
     SuperblockFirst,
-    /// The primary superblock with this number is written in part.
+    /// Only the first sector of the primary superblock with this number is written.
     TornSuperblock(usize),
-    /// Primary superblocks are lost, so many from this number on: the one before stays.
+    /// So many primary superblocks from this number on are lost, so that the one before them stays.
     LostSuperblocks {
-        /// The number of the first one.
+        /// The number of the first lost one.
         first: usize,
-        /// How many.
+        /// The number of lost ones.
         count: usize,
     },
-    /// The write with this number, of those to space that was written before, is lost: what was
-    /// there stays.
+    /// The write with this number, counting those to space that was written before, is lost, so
+    /// that the old content stays.
     StaleBlock(usize),
 }
 
@@ -50,17 +50,17 @@ struct State {
 }
 
 impl LyingDevice {
-    /// A device that breaks this rule.
+    /// Makes a device that lies in this way.
     pub fn new(inner: Arc<RecordingDevice>, lie: Lie) -> Self {
         Self { inner, lie, state: Mutex::with_default(Rank::LyingDevice) }
     }
 
-    /// Whether there was an occasion to lie.
+    /// Returns whether the device has lied.
     pub fn has_lied(&self) -> bool {
         self.state.lock().lied
     }
 
-    /// The outcome of a write.
+    /// Decides about a write: returns what is written now, if anything.
     fn pass(&self, state: &mut State, write: DeviceWrite) -> Option<DeviceWrite> {
         let is_superblock = SUPERBLOCK_COPIES.contains(&write.at);
         let reused = !state.written.insert(write.at.0);
@@ -89,7 +89,7 @@ impl LyingDevice {
             return Some(write);
         };
         let torn = matches!(self.lie, Lie::TornSuperblock(_)).then(|| self.torn(&write));
-        // All changes of a superblock that only points to another log may be in the part that is
+        // If a superblock only points to another log, all of its changes may be in the part that is
         // written.
         if !counts || torn.as_ref().is_some_and(|torn| torn[..] == write.data[..]) {
             return Some(write);
@@ -102,7 +102,7 @@ impl LyingDevice {
         torn.map(|bytes| DeviceWrite { at: write.at, data: SharedBuffer::from(bytes) })
     }
 
-    /// What is on the device after the first sector of a write.
+    /// Returns what the device has after the first sector of a write.
     fn torn(&self, write: &DeviceWrite) -> Vec<u8> {
         let mut bytes = vec![0; write.data.len()];
         let read = self.inner.read_at(write.at, &mut bytes);

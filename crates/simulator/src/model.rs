@@ -1,4 +1,4 @@
-//! What the volume must hold: plain maps, cheap to copy.
+//! The expected content of the volume: plain maps that are cheap to copy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 const SET_GID: u32 = 0o2000;
 
-/// The number of the empty directories that a snapshot shows in place of subvolumes.
+/// The inode number of the empty directories that a snapshot shows in place of subvolumes.
 pub(crate) const IN_PLACE_OF_SUBVOLUMES: Ino = Ino(2);
 
 /// The times of a node.
@@ -35,7 +35,7 @@ pub enum Body {
     File(Content),
     /// A directory: its entries, and its parent.
     Directory {
-        /// What its names point to.
+        /// The inodes of its names.
         entries: BTreeMap<Vec<u8>, InodeId>,
         /// Its parent; the root is its own parent.
         parent: InodeId,
@@ -56,13 +56,13 @@ pub struct Node {
     pub nlink: u32,
     pub body: Body,
     pub xattrs: BTreeMap<Vec<u8>, Arc<[u8]>>,
-    /// `None` while they are not known.
+    /// `None` if they are not known.
     pub times: Option<Times>,
 }
 
 impl Node {
-    /// Whether both are the same as far as is known: times that one of them does not know differ
-    /// from none.
+    /// Returns whether both are the same as far as they are known; times that one of them does not
+    /// know equal any.
     pub fn is_like(&self, other: &Self) -> bool {
         let Self { mode, uid, gid, nlink, body, xattrs, times } = self;
         let are_times_like = times.is_none() || other.times.is_none() || *times == other.times;
@@ -72,17 +72,17 @@ impl Node {
             && *body == other.body
     }
 
-    /// Whether it is a directory.
+    /// Returns whether it is a directory.
     pub fn is_dir(&self) -> bool {
         matches!(self.body, Body::Directory { .. })
     }
 
-    /// Whether it is a file whose data is written to where it is.
+    /// Returns whether it is a file whose data is overwritten in place.
     pub fn is_nodatacow(&self) -> bool {
         matches!(&self.body, Body::File(content) if content.is_nodatacow())
     }
 
-    /// The size that stat shows; a directory's is the sum of its names, twice.
+    /// Returns the size that stat shows; a directory's is twice the sum of its names.
     pub fn size(&self) -> u64 {
         match &self.body {
             Body::File(content) => content.size(),
@@ -93,17 +93,17 @@ impl Node {
     }
 }
 
-/// The whole volume.
+/// The state of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Model {
     /// The root directory.
     pub root: InodeId,
-    /// All nodes, those without names too; but for the empty directories that snapshots show in
+    /// All nodes, also those without names, except for the empty directories that snapshots show in
     /// place of subvolumes.
     pub nodes: BTreeMap<InodeId, Arc<Node>>,
     /// The subvolumes that are read-only.
     pub read_only: BTreeSet<TreeId>,
-    /// The subvolume that is mounted if none is asked for.
+    /// The subvolume that is mounted if none is named.
     pub default: TreeId,
 }
 
@@ -116,12 +116,11 @@ pub struct Dentry {
     pub name: Vec<u8>,
 }
 
-/// What a change did to the times of nodes: `true` where the time of the last change of content is
-/// new too.
+/// The nodes whose times a change has set: `true` if the mtime is new, too.
 pub type Touched = BTreeMap<InodeId, bool>;
 
 impl Model {
-    /// An empty volume.
+    /// Returns an empty volume.
     pub fn new(root: InodeId, mode: u32, times: Times) -> Self {
         let body = Body::Directory { entries: BTreeMap::new(), parent: root };
         let node = Node { mode, uid: 0, gid: 0, nlink: 1, body, xattrs: BTreeMap::new(), times: Some(times) };
@@ -129,37 +128,36 @@ impl Model {
         Self { root, nodes, read_only: BTreeSet::new(), default: TreeId::FS }
     }
 
-    /// A node that is known to be there.
+    /// Returns a node that is known to exist.
     ///
-    /// # Panics
-    /// If it is not.
+    /// # Panics If it does not exist.
     #[track_caller]
     pub fn node(&self, id: InodeId) -> &Node {
         self.nodes.get(&id).unwrap_or_else(|| panic!("the model has no inode {}", id.ino))
     }
 
-    /// The same, to change.
+    /// Returns a node that is known to exist, to be changed.
     ///
-    /// # Panics
-    /// If it is not there.
+    /// # Panics If it does not exist.
     #[track_caller]
     pub fn node_mut(&mut self, id: InodeId) -> &mut Node {
         let node = self.nodes.get_mut(&id).unwrap_or_else(|| panic!("the model has no inode {}", id.ino));
         Arc::make_mut(node)
     }
 
-    /// What a path points to.
+    /// Returns the inode of a path.
     pub fn resolve(&self, path: &Path) -> Option<InodeId> {
         path.names().try_fold(self.root, |dir, name| self.entry(dir, name))
     }
 
-    /// The directory (or other node) in which a path's last name is looked up, and the name.
+    /// Returns the directory (or other node) in which a path's last name is looked up, and the
+    /// name.
     pub fn place<'a>(&self, path: &'a Path) -> Option<(InodeId, &'a [u8])> {
         let (dir, name) = path.split()?;
         Some((self.resolve(&dir)?, name))
     }
 
-    /// What a name of a directory points to.
+    /// Returns the inode of a name in a directory.
     pub fn entry(&self, dir: InodeId, name: &[u8]) -> Option<InodeId> {
         match &self.nodes.get(&dir)?.body {
             Body::Directory { entries, .. } => entries.get(name).copied(),
@@ -167,7 +165,7 @@ impl Model {
         }
     }
 
-    /// Every path, with what it points to.
+    /// Returns every path with its inode.
     pub fn paths(&self) -> Vec<(Path, InodeId)> {
         let mut found = vec![(Path::default(), self.root)];
         let mut next = 0;
@@ -181,7 +179,7 @@ impl Model {
         found
     }
 
-    /// The contents of a directory and its subdirectories; nothing if it does not exist.
+    /// Returns the contents of a directory and its subdirectories; nothing if it does not exist.
     #[must_use]
     pub fn below(&self, top: InodeId) -> Self {
         let mut nodes = BTreeMap::new();
@@ -203,18 +201,18 @@ impl Model {
         part
     }
 
-    /// Nodes that have no name.
+    /// Returns the nodes that have no name.
     pub fn orphans(&self) -> BTreeSet<InodeId> {
         self.nodes.iter().filter(|(_, node)| node.nlink == 0).map(|(id, _)| *id).collect()
     }
 
-    /// The volume after a mount, which frees what has no name.
+    /// Removes the nodes without names, as the next mount does.
     pub fn drop_orphans(&mut self) {
         self.nodes.retain(|_, node| node.nlink > 0);
     }
 
-    /// The first difference from another state, as a sentence. Nodes without names are left out,
-    /// and times where one side does not know them.
+    /// Returns the first difference from another state, as a sentence. Nodes without names are left
+    /// out, and times that one side does not know.
     pub fn difference(&self, other: &Self) -> Option<String> {
         let named = |model: &Self| -> BTreeSet<InodeId> {
             model.nodes.iter().filter(|(_, node)| node.nlink > 0).map(|(id, _)| *id).collect()
@@ -234,13 +232,14 @@ impl Model {
         })
     }
 
-    /// The same, but for the data of files that are written in place, which is no commit's.
+    /// Returns the first difference, except for data of files that are written in place, which does
+    /// not belong to a commit.
     pub fn difference_except_nodatacow(&self, other: &Self) -> Option<String> {
         self.difference(&other.with_nodatacow_data_of(self))
     }
 
-    /// The same with the data that another model has of files that are written in place, where the
-    /// sizes are the same.
+    /// Returns the state with the data that another model has of files that are written in place,
+    /// if the sizes are the same.
     #[must_use]
     pub fn with_nodatacow_data_of(&self, other: &Self) -> Self {
         let mut model = self.clone();
@@ -258,7 +257,7 @@ impl Model {
         model
     }
 
-    /// Forgets times, where it is not known which time of an operation counts.
+    /// Removes the times of nodes, since it is not known which time of an operation counts.
     pub fn forget_times(&mut self, of: impl IntoIterator<Item = InodeId>) {
         for id in of {
             if self.nodes.contains_key(&id) {
@@ -267,7 +266,7 @@ impl Model {
         }
     }
 
-    /// Whether a name can be added.
+    /// Returns whether a name can be added.
     pub fn can_add(&self, dir: InodeId, name: &[u8]) -> Result<(), Errno> {
         if !self.node(dir).is_dir() {
             return Err(Errno::NOTDIR);
@@ -287,12 +286,13 @@ impl Model {
         self.nodes.insert(id, Arc::new(node));
     }
 
-    /// Adds the root directory of a subvolume, which takes nothing over from that of its entry.
+    /// Adds the root directory of a subvolume, which inherits nothing from the directory of its
+    /// entry.
     pub(crate) fn add_root(&mut self, id: InodeId, node: Node) {
         self.nodes.insert(id, Arc::new(node));
     }
 
-    /// Gives a name to a node, whose link count is not changed.
+    /// Adds a name to a node, without a change of the link count.
     pub fn add_entry(&mut self, dir: InodeId, name: &[u8], id: InodeId) {
         if let Body::Directory { entries, .. } = &mut self.node_mut(dir).body {
             entries.insert(name.to_vec(), id);
@@ -308,7 +308,7 @@ impl Model {
         }
     }
 
-    /// Whether a name can be removed.
+    /// Returns whether a name can be removed, and its inode.
     pub fn can_remove(&self, dir: InodeId, name: &[u8], directory: bool) -> Result<InodeId, Errno> {
         if !self.node(dir).is_dir() {
             return Err(Errno::NOTDIR);
@@ -332,7 +332,7 @@ impl Model {
         touch(touched, id, false);
     }
 
-    /// Whether another name can be added to a node.
+    /// Returns whether another name can be added to a node.
     pub fn can_link(&self, id: InodeId, dir: InodeId, name: &[u8]) -> Result<(), Errno> {
         if id.subvolume != dir.subvolume {
             return Err(Errno::XDEV);
@@ -340,8 +340,8 @@ impl Model {
         if self.node(id).is_dir() { Err(Errno::PERM) } else { self.can_add(dir, name) }
     }
 
-    /// Whether a rename is possible, and what it moves: `None` if both names are of one node, and
-    /// nothing happens.
+    /// Returns whether a rename is possible, and the inode that it moves: `None` if both names
+    /// belong to one node, so that nothing happens.
     pub fn can_rename(
         &self,
         (dir, name): (InodeId, &[u8]),
@@ -404,12 +404,12 @@ impl Model {
         Ok(Some(source))
     }
 
-    /// Whether it is the top of a subvolume inside another one.
+    /// Returns whether it is the root of a subvolume inside another one.
     pub(crate) fn is_subvolume(&self, id: InodeId) -> bool {
         id.ino == Ino::ROOT_DIR && id != self.root
     }
 
-    /// Notes that a node was given another name. Of a subvolume only the entry records it.
+    /// Notes that a node was renamed. For a subvolume only the entry records it.
     fn touch_renamed(&self, touched: &mut Touched, id: InodeId) {
         if !self.is_subvolume(id) {
             touch(touched, id, false);
@@ -461,7 +461,7 @@ impl Model {
         touch(touched, new_dir, true);
     }
 
-    /// Clears what a write by a process without privileges clears.
+    /// Clears what a write by an unprivileged process clears.
     pub fn kill_privileges(&mut self, id: InodeId) {
         let node = self.node_mut(id);
         node.mode &= !0o4000;
@@ -472,12 +472,12 @@ impl Model {
     }
 }
 
-/// Notes that a node's times changed.
+/// Notes that a node's times have changed.
 pub(crate) fn touch(touched: &mut Touched, id: InodeId, content: bool) {
     *touched.entry(id).or_default() |= content;
 }
 
-/// Whether a mode is a regular file's.
+/// Returns whether a mode is that of a regular file.
 pub(crate) fn is_regular(mode: u32) -> bool {
     mode & TYPE == REGULAR
 }

@@ -6,36 +6,37 @@ use ubtrfs::{Filesystem, Options};
 use ubtrfs_format::{SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
 use ubtrfs_volume::{Device, OpenOptions, OverlayDevice, Volume};
 
-/// Devices with the same content as these, each with pages of its own for what is written.
+/// Copies devices; writes to a copy do not change the original.
 pub(crate) fn forks(devices: &[OverlayDevice]) -> Vec<Arc<dyn Device>> {
     devices.iter().map(|device| Arc::new(device.fork()) as _).collect()
 }
 
-/// The superblock of a device, if it has one.
+/// Returns the superblock of a device, if it has one.
 pub fn superblock(device: &dyn Device) -> Option<Superblock> {
     let mut bytes = vec![0; SUPERBLOCK_SIZE];
     device.read_at(SUPERBLOCK_COPIES[0], &mut bytes).ok()?;
     Superblock::parse(&bytes, SUPERBLOCK_COPIES[0]).ok()
 }
 
-/// Whether a device says that it is one of a volume's.
+/// Returns whether a device has a superblock.
 pub fn has_superblock(device: &dyn Device) -> bool {
     superblock(device).is_some()
 }
 
-/// Those that say that they are a volume's.
+/// Returns the devices that have a superblock.
 pub(crate) fn with_superblocks(devices: &[Arc<dyn Device>]) -> Vec<Arc<dyn Device>> {
     devices.iter().filter(|device| has_superblock(&***device)).cloned().collect()
 }
 
-/// Those of some devices that the volume has, or was about to get: of others it is known that it
-/// had them, or they were never its own.
+/// Returns the devices that the volume has, or was about to get. The others once belonged to it, or
+/// never did.
 pub fn members(devices: &[OverlayDevice]) -> Result<Vec<OverlayDevice>, String> {
     let found: Vec<&OverlayDevice> = devices.iter().filter(|device| has_superblock(*device)).collect();
     let volume = open_volume(found.iter().map(|device| Arc::new(device.fork()) as _).collect(), true)?;
     let members: Vec<_> = volume.devices().iter().map(|item| (item.devid, item.uuid)).collect();
     let counts = volume.superblock().generation;
-    // A commit that does not count, since a crash came before its end, has these.
+    // A device that was about to be added may have the superblock of a commit that does not count,
+    // since a crash came before its end.
     let is_member = |device: &&&OverlayDevice| {
         superblock(**device)
             .is_some_and(|own| members.contains(&(own.dev_item.devid, own.dev_item.uuid)) || own.generation > counts)
@@ -59,7 +60,7 @@ pub fn open(devices: Vec<Arc<dyn Device>>, options: Options) -> Result<Arc<Files
     mount(open_volume(devices, options.read_only)?, options)
 }
 
-/// Whether inodes are freed in steps that histories are large enough for.
+/// Returns whether inodes are freed in steps so small that histories need several for one inode.
 pub(crate) fn frees_in_steps(options: &Options) -> bool {
     options.freeing.per_transaction < 1000
 }

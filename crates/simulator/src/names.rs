@@ -1,5 +1,5 @@
-//! The rules of names: none that was promised is missing, none that was lost reappears, a rename
-//! never loses its inode nor leaves it under both names.
+//! The rules of names: no promised name is missing, no lost name reappears, and a rename neither
+//! loses its inode nor leaves it under both names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,21 +17,21 @@ struct Link {
 }
 
 impl Link {
-    /// The names in a version and in later ones.
+    /// Returns the names in a version and in later ones.
     fn names_since(&self, version: usize) -> &[(usize, Dentry)] {
         let after = self.names.partition_point(|(since, _)| *since <= version);
         if after == 0 { &[] } else { &self.names[after - 1..] }
     }
 }
 
-/// What one version changed of an inode's names.
+/// The change of an inode's names in one version.
 #[derive(Default)]
 struct Change<'a> {
     lost: Vec<&'a Dentry>,
     gained: Vec<&'a Dentry>,
 }
 
-/// What the names of a volume point to.
+/// Returns the inodes of the names of a volume.
 pub(crate) fn places(model: &Model) -> BTreeMap<Dentry, InodeId> {
     let mut places = BTreeMap::new();
     for (dir, node) in &model.nodes {
@@ -43,7 +43,7 @@ pub(crate) fn places(model: &Model) -> BTreeMap<Dentry, InodeId> {
 }
 
 impl Window<'_> {
-    /// What is wrong with the names that were found.
+    /// Returns what is wrong with the names that were found.
     pub fn about_names(&self, found: &Model) -> Vec<String> {
         let places = places(found);
         let mut wrong = Vec::new();
@@ -78,7 +78,7 @@ impl Window<'_> {
         wrong
     }
 
-    /// Inodes that were promised to be there, had names all the time since, and have none.
+    /// Returns the inodes that were promised to exist, had names all the time since, and have none.
     fn missing(&self, found: &Model) -> Vec<String> {
         let named = |id: &InodeId, since: usize| {
             let line = self.lines.nodes.get(id);
@@ -100,7 +100,7 @@ impl Window<'_> {
         missing.into_iter().map(listed).collect()
     }
 
-    /// The links of all inodes that were renamed, linked or unlinked.
+    /// Returns the links of all inodes that were renamed, linked or unlinked.
     fn links(&self) -> BTreeMap<InodeId, Vec<Link>> {
         let mut changes: BTreeMap<(InodeId, usize), Change<'_>> = BTreeMap::new();
         for (place, line) in &self.lines.names {
@@ -183,7 +183,7 @@ impl Window<'_> {
         wrong.into_iter()
     }
 
-    /// Whether a version of the window has an inode under both names.
+    /// Returns whether a version of the window has an inode under both names.
     fn ever_together(&self, id: InodeId, one: &Dentry, other: &Dentry) -> bool {
         let (Some(one), Some(other)) = (self.lines.names.get(one), self.lines.names.get(other)) else { return false };
         (self.base..=self.last).any(|version| *one.at(version) == Some(id) && *other.at(version) == Some(id))

@@ -1,4 +1,4 @@
-//! What a history is made of.
+//! The operations of a history.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use ubtrfs_format::items::Timespec;
 pub struct Path(pub Vec<u8>);
 
 impl Path {
-    /// The path of `name` in this directory.
+    /// Returns the path of `name` in this directory.
     #[must_use]
     pub fn join(&self, name: &[u8]) -> Self {
         let mut bytes = self.0.clone();
@@ -21,7 +21,7 @@ impl Path {
         Self(bytes)
     }
 
-    /// The directory's path and the last name; `None` for the root.
+    /// Returns the directory's path and the last name; `None` for the root.
     pub fn split(&self) -> Option<(Self, &[u8])> {
         if self.0.is_empty() {
             return None;
@@ -32,7 +32,7 @@ impl Path {
         }
     }
 
-    /// The names.
+    /// Returns the names.
     pub fn names(&self) -> impl Iterator<Item = &[u8]> {
         self.0.split(|byte| *byte == b'/').filter(|name| !name.is_empty())
     }
@@ -64,12 +64,12 @@ impl fmt::Debug for Name {
     }
 }
 
-/// What an operation is done to.
+/// The object of an operation.
 #[derive(Clone, PartialEq, Eq)]
 pub enum What {
-    /// What a path points to.
+    /// The inode of a path.
     At(Path),
-    /// The file that was opened as this one of those that are open, counted round.
+    /// The open file with this number among those that are open, modulo their count.
     Handle(usize),
 }
 
@@ -82,36 +82,35 @@ impl fmt::Debug for What {
     }
 }
 
-/// What becomes of a device.
+/// A change of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceChange {
-    /// The volume gets one that it has not, if there is one.
+    /// Adds a device that the volume does not have, if there is one.
     Add,
-    /// All that one of them has moves elsewhere, and the volume has it no more.
+    /// Moves everything from a device of the volume to others, and removes it.
     Remove {
-        /// Which of those of the volume, counted round.
+        /// The number of the device among those of the volume, modulo their count.
         number: usize,
     },
-    /// It gets another size.
+    /// Resizes a device.
     Resize {
-        /// Which of those of the volume, counted round.
+        /// The number of the device among those of the volume, modulo their count.
         number: usize,
-        /// How many [parts](Self::PARTS) of all that it has.
+        /// The new size in [parts](Self::PARTS) of the whole device.
         parts: u64,
     },
 }
 
 impl DeviceChange {
-    /// Parts of a device.
+    /// The number of parts of a device.
     pub const PARTS: u64 = 16;
 }
 
-/// An operation. Content is given by a number, from which [`Random::noise`](crate::Random::noise)
-/// makes it.
+/// An operation. A number determines its content: [`Random::noise`](crate::Random::noise) makes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are those of the engine's operations of the same names")]
 pub enum Operation {
-    /// A file, directory, symlink or other node; `open`: the reference is kept.
+    /// Makes a file, directory, symlink or other node; with `open` its reference is kept.
     Create {
         path: Path,
         mode: u32,
@@ -121,16 +120,16 @@ pub enum Operation {
         xattr: bool,
         open: bool,
     },
-    /// A file without a name, which stays open.
+    /// Makes a file without a name, which stays open.
     Unnamed {
         dir: Path,
         mode: u32,
     },
-    /// A reference is taken by a lookup and kept.
+    /// Looks up a path, and keeps the reference.
     Open {
         path: Path,
     },
-    /// A reference is dropped.
+    /// Drops a reference.
     Close {
         handle: usize,
     },
@@ -145,13 +144,13 @@ pub enum Operation {
         what: What,
         size: u64,
     },
-    /// A hole within the file, whose size stays.
+    /// Punches a hole within the file, whose size stays.
     Punch {
         what: What,
         offset: u64,
         len: u64,
     },
-    /// Space is reserved for a range; `zero`: its data is freed.
+    /// Preallocates space for a range; with `zero` its data is freed.
     Allocate {
         what: What,
         offset: u64,
@@ -159,7 +158,7 @@ pub enum Operation {
         zero: bool,
         keep_size: bool,
     },
-    /// A range shares the extents of another.
+    /// Makes a range share the extents of another one.
     Clone {
         from: What,
         from_offset: u64,
@@ -167,7 +166,7 @@ pub enum Operation {
         to_offset: u64,
         len: u64,
     },
-    /// A file is rewritten in fewer pieces; nothing that programs see of it changes.
+    /// Rewrites a file in fewer pieces, without a change that programs see.
     Defragment {
         what: What,
         compression: Recompression,
@@ -191,7 +190,7 @@ pub enum Operation {
         what: What,
         name: Name,
     },
-    /// The mode and an xattr at once, as for an ACL; without a length the xattr is removed.
+    /// Sets the mode and an xattr at once, as for an ACL; without a length the xattr is removed.
     ModeAndXattr {
         what: What,
         mode: u32,
@@ -199,7 +198,7 @@ pub enum Operation {
         len: Option<usize>,
         fill: u64,
     },
-    /// A regular file that is empty is written in place from now on; others stay as they are.
+    /// Makes writes to a regular, empty file go in place from now on; other files are not changed.
     NoDataCow {
         what: What,
     },
@@ -218,11 +217,11 @@ pub enum Operation {
         to: Path,
         flags: RenameFlags,
     },
-    /// An empty subvolume.
+    /// Makes an empty subvolume.
     CreateSubvolume {
         path: Path,
     },
-    /// A snapshot of the subvolume that a path is in.
+    /// Makes a snapshot of the subvolume that contains a path.
     Snapshot {
         source: Path,
         path: Path,
@@ -231,42 +230,42 @@ pub enum Operation {
     DeleteSubvolume {
         path: Path,
     },
-    /// A subvolume becomes a snapshot of the one that the path `source` is in.
+    /// Resets a subvolume to a snapshot of the one that contains the path `source`.
     ResetSubvolume {
         path: Path,
         source: Path,
     },
-    /// Makes the subvolume that a path is in read-only or writable.
+    /// Makes the subvolume that contains a path read-only or writable.
     SetReadOnly {
         path: Path,
         read_only: bool,
     },
-    /// Makes the subvolume that a path is in the default one.
+    /// Makes the subvolume that contains a path the default one.
     SetDefault {
         path: Path,
     },
-    /// `data_only`: times need not be durable.
+    /// Fsyncs; with `data_only` times need not be durable.
     Fsync {
         what: What,
         data_only: bool,
     },
     Sync,
-    /// What is in one of the block groups moves elsewhere; nothing that programs see changes.
+    /// Moves the content of a block group elsewhere, without a change that programs see.
     EmptyBlockGroup {
         number: usize,
     },
-    /// A device comes, goes or gets another size; nothing that programs see changes.
+    /// Adds, removes or resizes a device, without a change that programs see.
     ChangeDevices {
         change: DeviceChange,
     },
-    /// Unmounts, with all open files, and mounts again.
+    /// Unmounts with all files open, and mounts again.
     Remount,
     /// Compares the engine's visible state with the model.
     Look,
 }
 
 impl Operation {
-    /// The same with content that no operation of another number writes.
+    /// Returns the operation with content that no operation of another number writes.
     #[must_use]
     pub fn numbered(&self, number: u64) -> Self {
         let mut operation = self.clone();
@@ -277,7 +276,7 @@ impl Operation {
         operation
     }
 
-    /// Whether it is durable, with all before it, when it has returned.
+    /// Returns whether it is durable, with all before it, when it has returned.
     pub(crate) fn is_durable(&self) -> bool {
         matches!(
             self,
@@ -289,7 +288,8 @@ impl Operation {
         )
     }
 
-    /// What it changes, and the directories in which it changes names, if these exist.
+    /// Returns the objects that it changes, and the paths whose names it changes in their
+    /// directories, if these exist.
     pub(crate) fn changes(&self) -> (Vec<&What>, Vec<&Path>) {
         match self {
             Self::Create { path, .. }
@@ -326,10 +326,10 @@ impl Operation {
         }
     }
 
-    /// Whether a full volume must not keep it from succeeding.
+    /// Returns whether it must succeed even on a full volume.
     pub fn frees(&self) -> bool {
         match self {
-            // A truncate within a sector rewrites that sector, which takes data space.
+            // A truncation within a sector rewrites that sector, which needs space.
             Self::Truncate { size, .. } => size % 4096 == 0,
             Self::Unlink { .. }
             | Self::Rmdir { .. }

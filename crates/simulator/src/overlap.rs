@@ -1,9 +1,9 @@
-//! Several threads at work during fsyncs, syncs and commits, then crashes.
+//! Several threads work during fsyncs, syncs and commits; then crashes are examined.
 //!
-//! Each thread works below a directory of its own, so that its model is its own too; or all work on
-//! the same files. Then operations that change something are done one after the other, so that
-//! there is one order of versions; calls that make something durable run concurrently with them and
-//! with each other.
+//! Each thread works below a directory of its own, with a model of its own; or all threads work on
+//! the same files. In that case operations that change something are done one after the other, so
+//! that the versions have one order; calls that make something durable run concurrently with them
+//! and with each other.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,31 +28,32 @@ use crate::{Crashes, Failure, Generator, Habits, History, Judge, Model, Operatio
 /// What the threads share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// Each has a directory of its own.
+    /// Each thread has a directory of its own.
     Nothing,
-    /// All files and directories.
+    /// They share all files and directories.
     Files,
 }
 
-/// A part of the volume, and what happened there.
+/// A part of the volume, and its history.
 pub(crate) struct Part {
     worker: Worker,
     trace: Trace,
-    /// What was the last commit at some points in time, and what the newest version was then.
+    /// The last commit at some points in time, and the newest version then.
     sightings: Vec<(u64, usize)>,
     operations: Vec<(usize, Operation)>,
-    /// Files are truncated in steps.
+    /// Whether files are truncated in steps.
     steps: bool,
-    /// An operation in steps failed: the number of its completed steps is unknown.
+    /// Whether an operation in steps has failed, so that the number of its completed steps is
+    /// unknown.
     uncertain: bool,
-    /// What is in block groups was moved, by any of the threads.
+    /// Whether a thread has moved the content of a block group.
     moves: Arc<AtomicBool>,
 }
 
 impl Part {
-    /// The least version of this commit: it was begun when the one before it had been published, so
-    /// it has everything from the time of older ones. One that moves what is in a block group has
-    /// no more than the one before it.
+    /// Returns the oldest version that this commit may have. It began when the commit before it had
+    /// been published, so it has everything from the time of older commits. A commit that moves the
+    /// content of a block group has no more than the one before it.
     fn least(&self, generation: u64) -> usize {
         let commits = if self.moves.load(Ordering::Relaxed) { 3 } else { 2 };
         let before = |(seen, _): &&(u64, usize)| seen + commits <= generation;
@@ -60,7 +61,7 @@ impl Part {
     }
 }
 
-/// A device that takes its time, so that much happens while a commit waits for it.
+/// A device that is slow, so that much happens while a commit waits for it.
 #[derive(Debug)]
 struct SlowDevice(Arc<dyn Device>);
 
@@ -101,7 +102,7 @@ impl Device for SlowDevice {
     }
 }
 
-/// Lets `threads` threads do `length` operations each, on the volume of this seed; then examines
+/// Lets `threads` threads do `length` operations each on the volume of this seed. Then examines
 /// about `budget` crash states.
 pub fn run(seed: u64, threads: u64, sharing: Sharing, length: usize, budget: usize) -> Result<Survey, Failure> {
     let history = History::new(seed);
@@ -112,7 +113,7 @@ pub fn run(seed: u64, threads: u64, sharing: Sharing, length: usize, budget: usi
     survey_parts(&judge, &parts, &recording, seed, budget)
 }
 
-/// Examines what crashes may leave of what the threads did.
+/// Examines the states that crashes may leave of the threads' work.
 pub(crate) fn survey_parts(
     judge: &Judge,
     parts: &[Part],
@@ -160,7 +161,7 @@ fn judge_part(part: &Part, found: &Found, event: usize) -> Result<(), String> {
     let top = part.worker.model.root;
     let there = found.model.below(top);
     if there.nodes.is_empty() {
-        // Its directory is made before its history begins.
+        // The directory is made before the history of this part begins.
         return if event < trace.versions[0].began { Ok(()) } else { Err(format!("inode {} is missing", top.ino)) };
     }
     let window = Window::new(trace, part.least(found.generation), event);
@@ -175,17 +176,17 @@ fn judge_part(part: &Part, found: &Found, event: usize) -> Result<(), String> {
     Err(format!("there is no log, but it is as in none of the versions {} to {}", window.base, window.last))
 }
 
-/// What the threads do.
+/// The work of the threads.
 pub(crate) struct Setting<'a> {
     pub(crate) threads: u64,
     pub(crate) sharing: Sharing,
-    /// Operations of each.
+    /// Operations of each thread.
     pub(crate) length: usize,
-    /// Makes the device fail, sooner or later, once the threads' directories are there.
+    /// Makes the device fail at some time after the threads' directories have been made.
     pub(crate) fault: Option<&'a (dyn Fn() + Sync)>,
 }
 
-/// Lets the threads work on `device`, which passes on to `recording`.
+/// Lets the threads work on `device`, which passes requests on to `recording`.
 pub(crate) fn work(
     history: &History,
     recording: &Arc<RecordingDevice>,
@@ -194,7 +195,8 @@ pub(crate) fn work(
 ) -> Result<Vec<Part>, Failure> {
     let seed = history.seed;
     let fail = |what| Failure { seed, operations: Vec::new(), crash: None, what };
-    // Every other seed with commits of the engine's own in addition to those of the threads.
+    // With every other seed, the engine makes commits of its own in addition to those of the
+    // threads.
     let options = Options {
         background_commits: fault.is_some() || seed.is_multiple_of(2),
         commit_interval: Duration::from_millis(3),
@@ -252,7 +254,7 @@ pub(crate) fn work(
         .into_iter()
         .collect::<Result<(), String>>()
         .map_err(|what| Failure { operations: operations(), ..fail(what) })?;
-    // The last references go, and what they kept.
+    // Drops the last references, and the inodes that they kept.
     for id in parts.iter_mut().flat_map(|part| part.worker.handles.drain(..)) {
         fs.references().forget(id, 1);
     }
@@ -313,7 +315,7 @@ fn make_promise(
 ) -> Result<(), String> {
     let guard = part.lock();
     let may_fail = guard.worker.tolerance.faults;
-    // What the device failed in is answered by an error, and by none but these.
+    // An error reports the failure of the device, and only these errors do.
     let succeeds = |result: ubtrfs::Result<()>| match result {
         Err(error) if may_fail && matches!(error.errno(), Errno::IO | Errno::ROFS | Errno::NOSPC) => Ok(false),
         result => result.map(|()| true).map_err(|error| error.to_string()),
@@ -343,11 +345,11 @@ fn make_promise(
         return Ok(());
     }
     let until = guard.trace.now();
-    // Which commit was the last is not known for certain: any up to this version.
+    // It is not known for certain which commit was the last: it may be any up to this version.
     let covered = |at| guard.trace.covered(id, !data_only, since..=at, at);
     let mut covers = covered(version);
-    // What left a directory during the call may have been none of its entries at the time that
-    // counts; and a name that the inode lost during the call may have been none of its names.
+    // A name that a directory lost during the call may have been none of its entries at the time
+    // that counts; and a name that the inode lost during the call may have been none of its names.
     for later in version + 1..=until {
         let then = covered(later);
         covers.exist.retain(|id| then.exist.contains(id));

@@ -7,40 +7,40 @@ use ubtrfs_random::Rng;
 pub struct Random(Rng);
 
 impl Random {
-    /// The choices of this seed.
+    /// Makes the choices of this seed.
     pub fn new(seed: u64) -> Self {
         Self(Rng::new(seed))
     }
 
-    /// Any number.
+    /// Returns any number.
     pub fn number(&mut self) -> u64 {
         self.0.next_u64()
     }
 
-    /// A number below `limit`; 0 where that is 0.
+    /// Returns a number below `limit`, or 0 if that is 0.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.0.below(limit)
     }
 
-    /// True once in `times`, on average.
+    /// Returns true once in `times` on average.
     pub fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// One of some things; `None` if there is none.
+    /// Returns one of some items; `None` if there is none.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
         from.get(self.below(from.len() as u64) as usize)
     }
 
-    /// One of some things, of which there is at least one.
+    /// Returns one of some items, of which there is at least one.
     pub fn one_of<T: Copy, const N: usize>(&mut self, from: [T; N]) -> T {
         from[self.below(N as u64) as usize]
     }
 
-    /// What a file may hold, determined by one number: noise, or what can be compressed, though no
+    /// Returns data for a file, determined by one number: noise, or data that compresses, though no
     /// two sectors of it are the same.
     pub fn data(seed: u64, len: usize) -> Vec<u8> {
-        /// Bytes of noise, and of what follows from the last of them.
+        /// Bytes of noise, and of repetitions of the last one.
         const NOISE: usize = 40;
         const PLAIN: usize = 984;
         let mut data = Self::noise(seed, len);
@@ -53,7 +53,7 @@ impl Random {
         data
     }
 
-    /// Bytes that one number determines: noise that does not repeat.
+    /// Returns bytes of noise, determined by one number, that do not repeat.
     pub fn noise(seed: u64, len: usize) -> Vec<u8> {
         let mut numbers = Rng::new(seed);
         let mut bytes = Vec::with_capacity(len + 8);

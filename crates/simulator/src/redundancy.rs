@@ -1,4 +1,4 @@
-//! Volumes of several devices, one of which is gone, stale or damaged after a crash: nothing that
+//! Volumes on several devices, one of which is gone, stale or damaged after a crash: nothing that
 //! was promised is lost, and afterwards the volume is as redundant as before.
 
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use crate::{DeviceFault, Found, Generator, Habits, Judge, Model, Operation, Rand
 /// Operations on a volume with such a device.
 const OPERATIONS: usize = 5;
 
-/// Devices that record what is done to what these hold; and the first of them, which has the
-/// timeline of all.
+/// Makes devices with the content of these that record all requests. Returns also the first of
+/// them, which has the timeline of all.
 pub(crate) fn record(devices: &[OverlayDevice]) -> (Arc<RecordingDevice>, Vec<Arc<dyn Device>>) {
     let recorded: Vec<_> = RecordingDevice::together(devices).into_iter().map(Arc::new).collect();
     (Arc::clone(&recorded[0]), recorded.into_iter().map(|device| device as _).collect())
 }
 
-/// What few operations are like, that are done to what a crash left.
+/// The kinds of the few operations on a state that a crash left.
 pub(crate) const MODEST: Habits = Habits {
     remount: false,
     privileges: false,
@@ -37,24 +37,24 @@ pub(crate) const MODEST: Habits = Habits {
     devices: false,
 };
 
-/// A crash state that is tried.
+/// A crash state that is examined.
 pub(crate) struct Trial<'a> {
     /// What was promised.
     pub judge: &'a Judge,
     /// Events before the crash.
     pub event: usize,
-    /// Determines what is done to the volume.
+    /// Determines the operations on the volume.
     pub seed: u64,
     /// Any device can be lost.
     pub is_redundant: bool,
 }
 
 impl Trial<'_> {
-    /// Judges a volume, one of whose devices may be at fault; given with it is what it has without
-    /// the fault. Returns what is found; a sentence if that is not what was promised.
+    /// Judges a volume, one of whose devices may have a fault; that device without the fault is
+    /// given with it. Returns what is found, or a sentence if that is not as promised.
     ///
-    /// Then the volume is worked on as it is, the device comes back if it was gone, and is brought
-    /// up to the others. After that all copies of everything are right, and any device can be lost.
+    /// Then it works on the volume as it is, adds the device again if it was gone, and brings it up
+    /// to the others. After that all copies of everything are right, and any device can be lost.
     pub(crate) fn endure(
         &self,
         broken: &[OverlayDevice],
@@ -70,7 +70,7 @@ impl Trial<'_> {
         Ok(seen)
     }
 
-    /// Mounts a volume, works there, and unmounts. Returns what it holds then.
+    /// Mounts a volume, works on it, and unmounts. Returns its state then.
     pub(crate) fn work(&self, devices: &[OverlayDevice], found: &Model) -> Result<(Model, Vec<OverlayDevice>), String> {
         let (recording, recorded) = record(devices);
         let options = self.judge.options.clone();
@@ -96,12 +96,12 @@ impl Trial<'_> {
         Ok((model, recording.all_current()))
     }
 
-    /// Brings devices that lag up to the others, and mends all else. Then all copies are right, and
-    /// what is left without any one device shows the same. `lagging` is known to lag.
+    /// Brings devices that lag up to the others, and mends everything else. Then all copies are
+    /// right, and the volume without any one device shows the same. `lagging` is known to lag.
     ///
-    /// Half of the volumes are on devices that are far away. On half of all one device then loses
-    /// some of what was written in this mount, though it has said that it has it: a scrub puts that
-    /// right, whatever is kept in memory.
+    /// Half of the volumes are on distant devices. On half of all volumes, one device then loses
+    /// some of the writes of this mount, though it has reported them as durable: a scrub mends
+    /// that, whatever is kept in memory.
     pub(crate) fn mend(
         &self,
         devices: &[OverlayDevice],
@@ -118,7 +118,7 @@ impl Trial<'_> {
         };
         let (mut recording, mut recorded, mut fs) = open(devices)?;
         let mut before: Vec<OverlayDevice> = devices.iter().map(OverlayDevice::fork).collect();
-        // Data without checksums that was being written is not the same on all current devices.
+        // Data without checksums that was in flight is not the same on all current devices.
         let is_exact = lagging.is_some() && devices.len() == 2;
         if let Some(difference) = model.difference_except_nodatacow(&look(&fs)?) {
             return Err(format!("with all devices something else is shown: {difference}"));
@@ -128,7 +128,7 @@ impl Trial<'_> {
         }
         let failed = |error| format!("mending failed: {error}");
         if random.below(2) == 0 {
-            // The mount ends, or crashes, meanwhile.
+            // The mount ends or crashes while a device is brought up.
             match fs.scrubber().catch_up(&mut |_| false) {
                 Ok(_) | Err(Error::Posix(Errno::CANCELED)) => {}
                 Err(error) => return Err(failed(error)),
@@ -156,7 +156,7 @@ impl Trial<'_> {
                 return Err(format!("a scrub does not mend what device {} lost: {found:?}", place + 1));
             }
         }
-        // What has no checksums is as the device has it.
+        // Data without checksums is as this device has it.
         let is_exact = is_exact && !is_lost;
         let again = scrub(&fs).map_err(failed)?;
         if found.uncorrectable() > 0 || again.errors() > 0 {
@@ -171,8 +171,8 @@ impl Trial<'_> {
     }
 }
 
-/// A device loses some of what was written to it since it was like this, except for superblocks.
-/// Whether there was any.
+/// Makes a device lose some of the writes since `before`, except for superblocks. Returns whether
+/// there were any.
 fn lose_some(before: &OverlayDevice, now: &dyn Device, random: &mut Random) -> std::io::Result<bool> {
     const PAGE: usize = 4096;
     const PART: usize = 1 << 20;
@@ -193,7 +193,7 @@ fn lose_some(before: &OverlayDevice, now: &dyn Device, random: &mut Random) -> s
     Ok(is_any)
 }
 
-/// A check of all copies, which has nothing to complain of.
+/// Checks all copies, and asserts that there is no fault.
 fn all_copies_are_right(devices: &[OverlayDevice]) -> Result<(), String> {
     let options = ubtrfs_check::Options { keep: 6, ..ubtrfs_check::Options::default() };
     let report = ubtrfs_check::check(&forks(devices), &options).map_err(|error| format!("check failed: {error}"))?;
@@ -212,8 +212,8 @@ fn all_copies_are_right(devices: &[OverlayDevice]) -> Result<(), String> {
     Ok(())
 }
 
-/// Without this device the volume shows the same; where it `is_exact`, of data without checksums,
-/// too.
+/// Checks that the volume shows the same without this device; with `is_exact`, also data without
+/// checksums.
 fn shows_without(
     judge: &Judge,
     devices: &[OverlayDevice],

@@ -1,4 +1,4 @@
-//! A second crash, while a crashed volume is being mounted.
+//! A second crash while a crashed volume is being mounted.
 
 use std::slice;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use crate::examine::shown_when_mounted;
 use crate::mounting::open;
 use crate::{Crashes, Judge, Model, look};
 
-/// Mounts for writing what a crash left, and unmounts; wherever a crash interrupts that, the next
-/// mount must show what the first showed. Returns the number of states that were examined, about
-/// `budget` at the most.
+/// Mounts a state that a crash left for writing, and unmounts. If a crash interrupts that at any
+/// point, the next mount must show the same as the first. Returns the number of states that were
+/// examined, at most about `budget`.
 pub fn crash_in_replay(
     judge: &Judge,
     device: &OverlayDevice,

@@ -18,21 +18,21 @@ use crate::{Body, Judge, Model, Node, Operation, Times};
 pub struct Session {
     /// The engine and the model.
     pub worker: Worker,
-    /// What happened to the device.
+    /// The recording of the device.
     pub recording: Arc<RecordingDevice>,
-    /// What happened, and what was promised of it.
+    /// The operations so far, and their promises.
     pub trace: Trace,
     /// The operations, each with the number of events before it.
     pub operations: Vec<(usize, Operation)>,
-    /// Whether files without names were open when it was unmounted: some later commit of the next
-    /// mount frees them.
+    /// Whether files without names were open at an unmount: a later commit of the next mount frees
+    /// them.
     left_orphans: bool,
     options: Options,
 }
 
 impl Session {
-    /// Mounts `device`, which passes on to `recording`. `model` is what the volume holds, orphans
-    /// included; `None` for a new volume.
+    /// Mounts `device`, which passes requests on to `recording`. `model` is the content of the
+    /// volume, orphans included; `None` for a new volume.
     pub fn open(
         recording: Arc<RecordingDevice>,
         device: Arc<dyn Device>,
@@ -43,8 +43,8 @@ impl Session {
         Self::open_devices(recording, vec![device], options, model, tolerance)
     }
 
-    /// The same on several devices, whose common timeline `recording` has. Some of the volume's may
-    /// be missing, and it may get those that have no superblock.
+    /// Mounts a volume on several devices, whose common timeline is in `recording`. Some of the
+    /// volume's devices may be missing. Devices without a superblock may be added to it.
     pub fn open_devices(
         recording: Arc<RecordingDevice>,
         devices: Vec<Arc<dyn Device>>,
@@ -60,7 +60,7 @@ impl Session {
             None => empty(&fs, fs.root())?,
         };
         let mut trace = Trace::new(model.clone(), generation);
-        // A mount commits what it finds in a log.
+        // A mount commits the content of a log.
         let returned = Some(recording.len());
         for generation in generation + 1..=fs.generation().0 {
             trace.commits.push(Commit { generation, began: 0, returned, versions: 0..1 });
@@ -71,8 +71,8 @@ impl Session {
         Ok(Self { worker, recording, trace, operations: Vec::new(), left_orphans: false, options })
     }
 
-    /// Does an operation on engine and model, and notes what it makes durable. A sentence if the
-    /// two disagree.
+    /// Performs an operation on engine and model, and notes what it makes durable. Returns a
+    /// sentence if the two disagree.
     pub fn perform(&mut self, operation: &Operation) -> Result<(), String> {
         let generation = self.worker.fs.generation().0;
         let began = self.recording.len();
@@ -90,7 +90,7 @@ impl Session {
             if let Operation::Truncate { what, .. } = operation
                 && tolerated < self.worker.tolerated
             {
-                // It may have failed after some of its steps.
+                // The operation may have failed after some of its steps.
                 touched.extend(self.worker.find(what));
             }
             let steps = frees_in_steps(&self.options);
@@ -105,19 +105,20 @@ impl Session {
             self.note_promise(operation);
         }
         self.note_commits(between, generation, began);
-        // What was refused has made nothing durable.
+        // An operation that was refused has made nothing durable.
         if has_succeeded && operation.is_durable() && self.worker.fs.generation().0 > generation {
-            // The last commit has it, those before it have not.
+            // The last commit has the operation, and those before it do not.
             let (now, last) = (self.trace.now(), self.worker.fs.generation().0);
             for commit in self.trace.commits.iter_mut().filter(|commit| commit.generation > generation) {
                 commit.versions = if commit.generation == last { now..now + 1 } else { now - 1..now };
             }
             self.note_promise(operation);
         }
-        // What waits to be freed, and trees that are dropped, have inodes that the model has not.
+        // Inodes that wait to be freed, and trees that are being dropped, have inodes that the
+        // model does not have.
         let deletes = match operation {
             Operation::DeleteSubvolume { .. } | Operation::ResetSubvolume { .. } => true,
-            // Perhaps that of a subvolume.
+            // The directory may be a subvolume.
             Operation::Rmdir { .. } => !self.worker.fs.subvolumes().deleted_subvolumes().is_empty(),
             _ => false,
         };
@@ -126,27 +127,27 @@ impl Session {
         result.and_then(|()| self.check_durable(operation)).map_err(|what| format!("{operation:?}: {what}"))
     }
 
-    /// What the volume holds if an operation on a subvolume has been done though it has failed.
+    /// Returns the state of the volume if an operation on a subvolume has taken effect though it
+    /// has failed.
     fn done_all_the_same(&self, operation: &Operation) -> Option<Model> {
         let options = Options { read_only: true, ..self.options.clone() };
         let found = open(forks(&self.recording.all_current()), options).and_then(|fs| look(&fs)).ok()?;
         self.worker.done_all_the_same(operation, &found)
     }
 
-    /// What of this history a crash may leave, on a volume that `fresh` is the judge of.
-    /// It takes the trace, so nothing can be done in the session after it.
+    /// Returns the judge of the states that a crash of this history may leave, given that of the
+    /// `fresh` volume. It takes the trace, so the session can't perform operations after it.
     pub fn judge(&mut self, fresh: Judge) -> Judge {
         let unknown_orphans = fresh.unknown_orphans || self.left_orphans;
         Judge { trace: mem::take(&mut self.trace), unknown_orphans, ..fresh }
     }
 
-    /// Whether the engine has turned read-only after an error.
+    /// Returns whether the engine has turned read-only after an error.
     pub fn is_aborted(&self) -> bool {
         self.worker.fs.abort_reason().is_some()
     }
 
-    /// Notes what an operation promised that has succeeded; it changed nothing that the model
-    /// holds.
+    /// Notes the promise of an operation that has succeeded, and that changed nothing in the model.
     fn note_promise(&mut self, operation: &Operation) {
         let (version, returned) = (self.trace.now(), self.recording.len());
         let base = self.trace.commits.last().map_or(0, |commit| commit.versions.start);
@@ -162,7 +163,7 @@ impl Session {
         self.trace.promises.push(Promise { returned, version, until: version, covers });
     }
 
-    /// Notes the commits of an operation, and the version that it made.
+    /// Notes the commits during an operation, and the version that it made.
     fn note_commits(&mut self, between: Vec<Model>, generation: u64, began: usize) {
         let ended = self.recording.len();
         let before = self.trace.now();
@@ -174,7 +175,7 @@ impl Session {
             commits.push(Commit { generation, began, returned: Some(ended), versions: versions.clone() });
         }
         if self.worker.fs.abort_reason().is_some() && commits.last().is_none_or(|last| last.generation <= now) {
-            // The one after it, if a crash had left a trace of a commit of that number.
+            // The second one counts if a crash had left a part of a commit with the first number.
             for generation in [now + 1, now + 2] {
                 commits.push(Commit { generation, began, returned: None, versions: versions.clone() });
             }
@@ -182,7 +183,7 @@ impl Session {
         self.trace.versions.push(Version { began, model: self.worker.model.clone() });
     }
 
-    /// After a sync the last commit has everything.
+    /// Checks that after a sync the last commit has everything.
     fn check_durable(&self, operation: &Operation) -> Result<(), String> {
         if *operation != Operation::Sync || self.is_aborted() {
             return Ok(());
@@ -210,9 +211,9 @@ impl Session {
     }
 }
 
-/// States that a crash in the middle of an operation may leave: of one that takes its space in
-/// several steps, so that it may commit between them; or, where files are truncated in `steps`, of
-/// one that truncates.
+/// Returns the states that a crash in the middle of an operation may leave, if the operation takes
+/// space in several steps, between which it may commit; or, with `steps`, if it truncates a file in
+/// steps.
 pub(crate) fn states_between(
     operation: &Operation,
     before: &Model,
@@ -236,7 +237,8 @@ pub(crate) fn states_between(
     states
 }
 
-/// What a file may be while it is truncated in steps: each ends where an extent or a hole began.
+/// Returns the states of a file while it is truncated in steps: each ends where an extent or a hole
+/// began.
 fn truncations(before: &Model, size: u64, touched: &[ubtrfs::InodeId]) -> Vec<Model> {
     let mut states = Vec::new();
     for id in touched {
@@ -253,8 +255,9 @@ fn truncations(before: &Model, size: u64, touched: &[ubtrfs::InodeId]) -> Vec<Mo
     states
 }
 
-/// What a crash may leave in the middle of a clone while others work: of what is shared its begin,
-/// since data that another thread writes back meanwhile makes more pieces of it.
+/// Returns the states that a crash may leave in the middle of a clone while other threads work:
+/// beginnings of the shared range, since data that another thread writes back meanwhile divides it
+/// into more pieces.
 pub(crate) fn clones_between(
     operation: &Operation,
     before: &Model,
@@ -287,12 +290,12 @@ pub(crate) fn clones_between(
     states
 }
 
-/// Whether an operation takes its space in several steps, so that it may commit between them.
+/// Returns whether an operation takes space in several steps, between which it may commit.
 fn is_in_steps(operation: &Operation) -> bool {
     matches!(operation, Operation::Truncate { .. } | Operation::Allocate { .. })
 }
 
-/// The model of a directory that holds nothing.
+/// Returns the model of an empty directory.
 pub(crate) fn empty(fs: &Filesystem, dir: ubtrfs::InodeId) -> Result<Model, String> {
     let found = fs.inodes().attributes(dir).map_err(|error| format!("stat of inode {}: {error}", dir.ino))?;
     Ok(Model::new(dir, found.mode, Times { mtime: found.mtime, ctime: found.ctime, btime: found.btime }))

@@ -1,9 +1,9 @@
-//! Shorter histories that fail as well.
+//! Finds shorter histories that fail, too.
 
 use crate::Operation;
 
-/// Leaves out operations for as long as `fails` says that the rest still fails; makes at most
-/// `tries` attempts.
+/// Leaves out operations as long as `fails` says that the rest still fails. Makes at most `tries`
+/// attempts.
 pub fn shrink(operations: &[Operation], tries: usize, fails: &mut dyn FnMut(&[Operation]) -> bool) -> Vec<Operation> {
     let mut kept = operations.to_vec();
     let mut left = tries;
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_it_takes_is_left() {
+    fn only_operations_that_a_failure_needs_are_left() {
         let numbered = |handle| Operation::Close { handle };
         let all: Vec<Operation> = (0..50).map(numbered).collect();
         let mut fails = |some: &[Operation]| some.contains(&numbered(7)) && some.contains(&numbered(31));

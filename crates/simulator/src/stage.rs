@@ -17,7 +17,7 @@ use crate::{
     make_volume,
 };
 
-/// A crash state that is as promised.
+/// A crash state that was found to be as promised.
 #[derive(Debug)]
 pub struct Examined<'a> {
     /// What was promised.
@@ -26,14 +26,14 @@ pub struct Examined<'a> {
     pub device: &'a OverlayDevice,
     /// Events before the crash.
     pub event: usize,
-    /// What the volume holds.
+    /// What the volume was found to have.
     pub found: Found,
 }
 
-/// A committed volume that many sequences begin with.
+/// A committed volume on which many sequences begin.
 pub struct Stage {
     device: OverlayDevice,
-    /// What it holds.
+    /// Its content.
     pub model: Model,
     judge: Judge,
     /// The layer between the engine and the recording device.
@@ -41,7 +41,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// A small volume on which these operations were done and committed.
+    /// Makes a small volume on which these operations were performed and committed.
     pub fn new(committed: &[Operation]) -> Result<Self, String> {
         static EMPTY: LazyLock<Arc<[u8]>> = LazyLock::new(|| {
             let mut options = MkfsOptions::new(46 << 20);
@@ -62,7 +62,7 @@ impl Stage {
         Ok(Self { device, model: session.worker.model, judge, wrap })
     }
 
-    /// A volume that another program made: these bytes.
+    /// Takes a volume that another program made, given its bytes.
     pub fn found(bytes: Arc<[u8]>) -> Result<Self, String> {
         let recording = Arc::new(RecordingDevice::new(bytes));
         let mount = Options { background_commits: false, ..Options::default() };
@@ -75,28 +75,28 @@ impl Stage {
         Ok(Self { device, model, judge, wrap: &|device| device })
     }
 
-    /// The same, mounted with other options.
+    /// Returns the stage with other mount options.
     #[must_use]
     pub fn with_options(mut self, change: impl FnOnce(&mut Options)) -> Self {
         change(&mut self.judge.options);
         self
     }
 
-    /// The same, on another device.
+    /// Returns the stage on another device.
     #[must_use]
     pub fn with_device(mut self, wrap: Wrap<'static>) -> Self {
         self.wrap = wrap;
         self
     }
 
-    /// Mounts it, as it was.
+    /// Mounts the volume in its initial state.
     pub fn mount(&self) -> Result<Session, String> {
         let recording = Arc::new(RecordingDevice::on(&self.device));
         open(&recording, &self.judge, Some(self.model.clone()), self.wrap)
     }
 
-    /// A random sequence of so many steps that begins with `open` and ends with a call that makes
-    /// something durable; half of the steps are followed by such a call.
+    /// Returns a random sequence of so many steps that begins with `open` and ends with a call that
+    /// makes something durable. Half of the steps are followed by such a call.
     pub fn wander(&self, open: &[Operation], random: &mut Random, steps: usize) -> Result<Vec<Operation>, String> {
         let mut session = self.mount()?;
         let mut done = open.to_vec();
@@ -114,7 +114,7 @@ impl Stage {
         Ok(done)
     }
 
-    /// So many random operations, of those that histories consist of, and a sync.
+    /// Returns so many random operations, of the kinds that histories have, and a sync.
     pub fn improvise(&self, seed: u64, habits: Habits, length: usize) -> Result<Vec<Operation>, String> {
         let mut generator = Generator::new(seed, habits);
         let mut session = self.mount()?;
@@ -128,8 +128,8 @@ impl Stage {
         Ok(done)
     }
 
-    /// Does these operations and examines about `budget` of the states that crashes leave, the one
-    /// at the end among them. Returns how many they were.
+    /// Performs these operations, and examines about `budget` of the states that crashes leave,
+    /// including the one at the end. Returns how many there were.
     pub fn run(&self, operations: &[Operation], seed: u64, budget: usize) -> Result<usize, Failure> {
         let mut states = 0;
         self.run_with(operations, seed, budget, &mut |_| {
@@ -139,7 +139,7 @@ impl Stage {
         Ok(states)
     }
 
-    /// The same; `more` examines each state too.
+    /// Performs these operations, and examines crash states, each of them also by `more`.
     pub fn run_with(
         &self,
         operations: &[Operation],

@@ -1,4 +1,4 @@
-//! All crash states of one recorded history, some of which are mounted and worked on.
+//! Examines crash states of one recorded history, and mounts and works on some of them.
 
 use std::sync::Arc;
 
@@ -8,24 +8,24 @@ use crate::perform::Tolerance;
 use crate::redundancy::{MODEST, record};
 use crate::{Crashes, Failure, Found, Generator, Judge, Operation, Recorded, Session, examine_devices};
 
-/// Every so many states one is mounted and worked on, and crashes again.
+/// One in so many states is mounted and worked on, and crashes again.
 const RECOVER_EVERY: usize = 20;
 
-/// What a survey saw.
+/// What a survey found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
     /// Crash states, no two of one history equal.
     pub states: usize,
     /// Volumes that were mounted after a crash and worked on.
     pub recoveries: usize,
-    /// Volumes that had nameless inodes to be freed.
+    /// Volumes with nameless inodes to be freed.
     pub with_orphans: usize,
-    /// Volumes that held more than their last commit.
+    /// Volumes that had more than their last commit.
     pub with_log: usize,
 }
 
 impl Survey {
-    /// The sum of two.
+    /// Returns the sum of two surveys.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -58,7 +58,8 @@ impl Recorded {
     }
 }
 
-/// Mounts what a crash left, works there, and crashes again. Returns the number of states examined.
+/// Mounts a state that a crash left, works on it, and crashes again. Returns the number of states
+/// that were examined.
 fn recover(judge: &Judge, devices: &[OverlayDevice], found: Found, seed: u64) -> Result<usize, String> {
     let (recording, recorded) = record(devices);
     let tolerance = Tolerance { no_space: true, faults: false };

@@ -1,9 +1,8 @@
-//! An export that another writer takes over while its writer is stopped, and what both were
-//! promised.
+//! An export that another writer takes over while its writer is stopped, and the promises to both.
 //!
-//! A writer is stopped at some look at its clock, so with any requests in any queue: nothing is
-//! sent without such a look. The other one finds it silent, writes and commits. Then the first one
-//! goes on, by whose clock much time has passed.
+//! A writer is stopped at some look at its clock, and so with any requests in any queue, since
+//! nothing is sent without such a look. The other writer finds it silent, writes and commits. Then
+//! the first writer goes on, and much time has passed by its clock.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -23,16 +22,16 @@ use crate::{Random, make_volume};
 const SIZE: u64 = 96 << 20;
 /// How long the first writer is stopped, by its clock.
 const STOPPED: Duration = Duration::from_secs(40);
-/// Files that it writes.
+/// Files that the first writer writes.
 const FILES: u64 = 14;
-/// Of the first writer, which renews its mark often.
+/// The timing of the first writer, which renews its mark often.
 const FIRST: WriterTiming = WriterTiming {
     renewal: Duration::from_millis(30),
     silence: Duration::from_secs(30),
     lease: Duration::from_secs(15),
     settling: Duration::from_millis(300),
 };
-/// Of the second one, which need not watch for long.
+/// The timing of the second writer, which need not watch for long.
 const SECOND: WriterTiming = WriterTiming {
     renewal: Duration::from_secs(3600),
     silence: Duration::from_millis(60),
@@ -40,16 +39,16 @@ const SECOND: WriterTiming = WriterTiming {
     settling: Duration::from_millis(5),
 };
 
-/// How a run has ended.
+/// The end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The writer was done before it could be stopped.
+    /// The writer finished before it could be stopped.
     Unstopped,
     /// It was stopped, and all promises were kept.
     Kept,
 }
 
-/// A clock by which its user can be stopped.
+/// A clock at which its user can be stopped.
 #[derive(Debug, Default)]
 struct StoppingClock {
     state: Mutex<Stopping>,
@@ -58,7 +57,7 @@ struct StoppingClock {
 
 #[derive(Debug, Default)]
 struct Stopping {
-    /// Looks until the user is stopped, if it is to be.
+    /// Looks at the clock until the user is stopped, if it has to be.
     left: Option<u64>,
     is_stopped: bool,
     passed: Duration,
@@ -97,7 +96,7 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Who writes, and which of its files.
+/// The letter of the writer, and the number of its file.
 type FileName = (char, u64);
 
 fn content((who, number): FileName) -> Vec<u8> {
@@ -133,7 +132,7 @@ fn mount(device: Arc<dyn Device>) -> Result<Arc<Filesystem>, String> {
     Filesystem::open_devices(vec![device], options).map_err(|error| format!("mount: {error}"))
 }
 
-/// The first writer's work: what was acknowledged as durable is in `durable`.
+/// Does the first writer's work, and notes in `durable` what was acknowledged as durable.
 fn work(fs: &Filesystem, durable: &Mutex<Vec<FileName>>) -> ubtrfs::Result<()> {
     let mut written = Vec::new();
     for number in 0..FILES {
@@ -154,12 +153,12 @@ fn work(fs: &Filesystem, durable: &Mutex<Vec<FileName>>) -> ubtrfs::Result<()> {
     Ok(())
 }
 
-/// The second writer's device, as soon as the first one's mark stays as it is.
+/// Returns the second writer's device, as soon as the first writer's mark does not change.
 fn take_over(uri: &str) -> Result<Arc<dyn Device>, String> {
     loop {
         match open_elsewhere(uri, SECOND, Arc::new(BootTime), LeaseCheck::AsSent) {
             Ok(device) => return Ok(device),
-            // What was sent before the stop has come.
+            // Requests from before the stop have arrived.
             Err(Error::Held { .. }) => {}
             Err(error) => return Err(format!("takeover: {error}")),
         }
@@ -171,8 +170,8 @@ fn write_and_sync(fs: &Filesystem, names: &[FileName]) -> Result<(), String> {
     written.map_err(|error| format!("the second writer: {error}"))
 }
 
-/// Lets a writer work until its `looks`th look at its clock, and then another one, unless
-/// `is_alone`. A sentence if a promise is broken.
+/// Lets a writer work until its `looks`th look at its clock and then, unless `is_alone`, another
+/// one. Returns a sentence if a promise is broken.
 pub fn run(looks: u64, check_of_lease: LeaseCheck, is_alone: bool) -> Result<Ended, String> {
     let options = MkfsOptions { metadata_profile: Some(Profile::Single), ..MkfsOptions::new(SIZE) };
     let dir = scratch_dir();
@@ -192,7 +191,7 @@ pub fn run(looks: u64, check_of_lease: LeaseCheck, is_alone: bool) -> Result<End
         clock.go_on();
         return Ok(Ended::Unstopped);
     }
-    // More of it gets into the queues.
+    // More of its requests get into the queues.
     thread::sleep(Duration::from_millis(20));
     let mut promises = Vec::new();
     let end_first = || {
@@ -214,7 +213,7 @@ pub fn run(looks: u64, check_of_lease: LeaseCheck, is_alone: bool) -> Result<End
             promises.iter().try_for_each(|name| holds(second, *name))?;
             write_and_sync(second, &new)
         });
-        // However it was: the first one ends.
+        // The first writer ends in any case.
         let _ = end_first()?;
         written?;
         if lock(&durable).len() > promises.len() {

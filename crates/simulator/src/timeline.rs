@@ -1,4 +1,4 @@
-//! How one thing changed from version to version of the volume.
+//! The changes of one thing from version to version of the volume.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,24 +22,25 @@ impl<T> Timeline<T> {
         self.0.push((version, value));
     }
 
-    /// The value in a version.
+    /// Returns the value in a version.
     pub fn at(&self, version: usize) -> &T {
         let after = self.0.partition_point(|(first, _)| *first <= version);
         &self.0[after.saturating_sub(1)].1
     }
 
-    /// The value in a version, and all its later values.
+    /// Returns the value in a version, and all its later values.
     pub fn since(&self, version: usize) -> impl Iterator<Item = &T> {
         self.spans_since(version).map(|(_, value)| value)
     }
 
-    /// The same, each with the first version that has it.
+    /// Returns the value in a version and all its later values, each with the first version that
+    /// has it.
     pub fn spans_since(&self, version: usize) -> impl Iterator<Item = (usize, &T)> {
         let after = self.0.partition_point(|(first, _)| *first <= version);
         self.0[after.saturating_sub(1)..].iter().map(|(first, value)| (*first, value))
     }
 
-    /// Each change: the version that brought it, what was before, what is since.
+    /// Returns each change: the version that made it, the value before, and the value after.
     pub fn changes(&self) -> impl Iterator<Item = (usize, &T, &T)> {
         self.0.windows(2).map(|pair| (pair[1].0, &pair[0].1, &pair[1].1))
     }
@@ -48,14 +49,14 @@ impl<T> Timeline<T> {
 /// Everything that changed in some versions.
 #[derive(Debug)]
 pub(crate) struct Timelines<'a> {
-    /// The nodes that were there in any of them.
+    /// The nodes that existed in any of them.
     pub nodes: BTreeMap<InodeId, Timeline<Option<&'a Arc<Node>>>>,
-    /// The names that pointed to something in any of them.
+    /// The names that existed in any of them.
     pub names: BTreeMap<Dentry, Timeline<Option<InodeId>>>,
 }
 
 impl<'a> Timelines<'a> {
-    /// The changes from version `base` to version `last`.
+    /// Returns the changes from version `base` to version `last`.
     pub fn new(versions: &'a [Version], base: usize, last: usize) -> Self {
         let mut lines = Self { nodes: BTreeMap::new(), names: BTreeMap::new() };
         for (id, node) in &versions[base].model.nodes {

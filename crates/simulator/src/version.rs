@@ -5,7 +5,7 @@ use crate::model::Model;
 /// A state of the volume between two operations, or between two steps of one.
 #[derive(Clone, Debug)]
 pub struct Version {
-    /// Events of the device before the operation began whose effect it is.
+    /// Events of the device before the operation that made this state.
     pub began: usize,
     /// The state.
     pub model: Model,

@@ -1,4 +1,4 @@
-//! The volume that a history begins with.
+//! The volume at the beginning of a history.
 
 use std::io;
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use ubtrfs_volume::{Device, DeviceWrite, OverlayDevice, SharedBuffer};
 
 use crate::Random;
 
-/// What kind of volume a history begins with.
+/// The kind of volume at the beginning of a history.
 #[derive(Clone, Debug)]
 pub struct VolumePlan {
     /// The options for mkfs.
     pub options: MkfsOptions,
-    /// The history begins with filling it.
+    /// The history begins by filling it.
     pub tight: bool,
 }
 
 impl VolumePlan {
-    /// One of many kinds.
+    /// Returns one of many kinds.
     pub fn random(random: &mut Random) -> Self {
         let mut options = MkfsOptions::new(0);
         let mut uuid = || {
@@ -57,7 +57,7 @@ impl VolumePlan {
         }
         let tight = if options.mixed { random.one_in(2) } else { random.one_in(12) };
         if tight {
-            // Full volumes hold much data, which is read again and again.
+            // Full volumes have much data, which is read again and again.
             options.checksum = ChecksumType::Crc32c;
             options.total_bytes = options.total_bytes.min(if options.mixed { 17 << 20 } else { 120 << 20 });
         }
@@ -66,8 +66,9 @@ impl VolumePlan {
     }
 }
 
-/// Bytes of a sector: of one in four volumes with large nodes more than a page. The volume's id is
-/// as random as a further number, on which all later ones of a history would depend.
+/// Returns the bytes of a sector: larger than a page in one of four volumes with large nodes. It
+/// depends on the volume's id, which is random already: a further random number would change all
+/// later ones of a history.
 fn sector_size(options: &MkfsOptions) -> u32 {
     let largest = options.node_size.unwrap_or_default();
     match options.fsid.0[0] % 8 {
@@ -77,7 +78,7 @@ fn sector_size(options: &MkfsOptions) -> u32 {
     }
 }
 
-/// How many devices a volume has, and how it keeps data and metadata on them.
+/// The number of a volume's devices, and the profiles of data and metadata on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profiles {
     /// The number of devices.
@@ -89,7 +90,7 @@ pub struct Profiles {
 }
 
 impl Profiles {
-    /// Those that histories are tried on.
+    /// The profiles on which histories are tried.
     pub const ALL: [Self; 7] = [
         Self::on(2, Profile::Raid1, Profile::Raid1),
         Self::on(3, Profile::Raid1, Profile::Raid1),
@@ -104,12 +105,12 @@ impl Profiles {
         Self { devices, data, metadata }
     }
 
-    /// Whether each device has everything.
+    /// Returns whether each device has everything.
     pub fn are_on_each_device(&self) -> bool {
         self.are_redundant() && [self.data, self.metadata].iter().all(|profile| profile.copies() == self.devices)
     }
 
-    /// Whether any one device can be lost.
+    /// Returns whether any one device can be lost.
     pub fn are_redundant(&self) -> bool {
         let is_kept = |profile: Profile| profile != Profile::Dup && profile.copies() > 1;
         is_kept(self.data) && is_kept(self.metadata)
@@ -117,7 +118,7 @@ impl Profiles {
 }
 
 impl VolumePlan {
-    /// The same volume on so many devices, and with these profiles.
+    /// Returns the volume on so many devices, with these profiles.
     #[must_use]
     pub fn with_profiles(mut self, profiles: Profiles) -> Self {
         let mut random = Random::new(u64::from_le_bytes(std::array::from_fn(|at| self.options.fsid.0[at])));
@@ -125,8 +126,8 @@ impl VolumePlan {
         let mut bytes = || (size + random.below(16)) << 20;
         self.tight = false;
         self.options.mixed = false;
-        // The first chunk of metadata has no room for larger ones, and on few devices there may be
-        // no second.
+        // The first chunk of metadata has no space for larger nodes, and on few devices there may
+        // be no second chunk.
         self.options.node_size = self.options.node_size.map(|size| size.min(16384));
         self.options.total_bytes = bytes();
         self.options.data_profile = Some(profiles.data);
@@ -146,7 +147,7 @@ struct Memory(OverlayDevice);
 
 impl Medium for Memory {
     fn write_at(&mut self, at: Physical, bytes: &[u8]) -> io::Result<()> {
-        // It is new: zeroes are there already, and every copy of the device would take them along.
+        // A new device has zeros already, and every copy of the device would have to copy them.
         if bytes.iter().all(|byte| *byte == 0) {
             return Ok(());
         }
@@ -159,18 +160,16 @@ impl Medium for Memory {
     }
 }
 
-/// The bytes of a new volume on one device.
+/// Returns the bytes of a new volume on one device.
 ///
-/// # Panics
-/// If mkfs can't make one of these options.
+/// # Panics If mkfs can't make one of these options.
 pub fn make_volume(options: &MkfsOptions) -> Arc<[u8]> {
     make_devices(options).swap_remove(0).to_bytes().into()
 }
 
-/// The devices of a new volume.
+/// Returns the devices of a new volume.
 ///
-/// # Panics
-/// If mkfs can't make one of these options.
+/// # Panics If mkfs can't make one of these options.
 pub fn make_devices(options: &MkfsOptions) -> Vec<OverlayDevice> {
     let mut media: Vec<Memory> =
         options.devices().map(|(_, device)| Memory(OverlayDevice::zeroed(device.total_bytes))).collect();

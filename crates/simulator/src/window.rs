@@ -1,4 +1,4 @@
-//! What a crash may leave: any state between what was promised and what had begun.
+//! The states that a crash may leave: any between what was promised and what had begun.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -12,25 +12,26 @@ use crate::{Body, Content, Model, Node, Path};
 
 /// The states that one crash may leave, as rules for each inode and each name.
 ///
-/// Each has a lower bound, the newest version that was promised of it; the upper bound of all is
-/// the newest version that had begun. What is found must have been so in a version between them.
+/// Each inode and name has a lower bound, which is the newest version in which it was promised. The
+/// upper bound of all is the newest version that had begun. What is found must have been so in a
+/// version between them.
 pub(crate) struct Window<'a> {
     trace: &'a Trace,
-    /// The version of the commit that is found: nothing may be older.
+    /// The version of the commit that is found; nothing may be older.
     pub base: usize,
-    /// The newest version that the crash may leave something of.
+    /// The newest version of which the crash may leave something.
     pub last: usize,
-    /// What calls had promised that had returned before the crash, of the base and newer.
+    /// The promises of calls that had returned before the crash, of version `base` and newer ones.
     pub promises: Vec<Bound<'a>>,
-    /// What changed.
+    /// The changes from `base` to `last`.
     pub lines: Timelines<'a>,
-    /// What had been written in place to files of deleted subvolumes.
+    /// Data that had been written in place to files of deleted subvolumes.
     written_in_place: Vec<(InodeId, &'a Content)>,
 }
 
-/// What a call had promised.
+/// The promise of a call.
 pub(crate) struct Bound<'a> {
-    /// The versions when it began and when it returned.
+    /// The versions from the beginning of the call to its return.
     pub during: RangeInclusive<usize>,
     pub covers: &'a Covered,
 }
@@ -42,12 +43,13 @@ impl Bound<'_> {
 }
 
 impl<'a> Window<'a> {
-    /// What a crash after `event` events may leave where the commit of version `base` is found.
+    /// Returns the states that a crash after `event` events may leave if the commit of version
+    /// `base` is found.
     pub fn new(trace: &'a Trace, base: usize, event: usize) -> Self {
         let last = trace.newest(event).max(base);
         let counts = |promise: &&Promise| promise.returned <= event && promise.version >= base;
         // A call that had nothing to do may have promised a version that has not reached the
-        // device. What it covers was the same in the last one that it has.
+        // device. What it covers was the same in the last version that has.
         let bound = |promise: &'a Promise| Bound {
             during: promise.version.min(last)..=promise.until.min(last),
             covers: &promise.covers,
@@ -58,7 +60,7 @@ impl<'a> Window<'a> {
         Self { trace, base, last, promises, lines: Timelines::new(&trace.versions, base, last), written_in_place }
     }
 
-    /// All faults of the found state, each as a sentence.
+    /// Returns all faults of the found state, each as a sentence.
     pub fn complaints(&self, found: &Model) -> Vec<String> {
         let mut complaints = self.about_names(found);
         for (id, node) in &found.nodes {
@@ -68,16 +70,16 @@ impl<'a> Window<'a> {
         complaints
     }
 
-    /// The version that a name was last promised in.
+    /// Returns the version in which a name was last promised.
     pub fn name_since(&self, place: &Dentry) -> usize {
         let promises = self.promises.iter().filter(|promise| promise.covers.has_name(place));
         promises.map(Bound::version).max().unwrap_or(self.base)
     }
 
-    /// What a name may point to.
+    /// Returns the inodes that a name may have.
     pub fn targets(&self, place: &Dentry, line: &Timeline<Option<InodeId>>) -> Vec<Option<InodeId>> {
-        // A name that an inode had lost when it was synced does not reappear; another inode may
-        // reappear under it.
+        // A name that an inode had lost when it was synced does not reappear for it, but may for
+        // another inode.
         let has_come_back = |since: usize, target: Option<InodeId>| {
             let lost = |promise: &Bound<'_>| {
                 since <= promise.version() && target == promise.covers.inode && promise.covers.lost.contains(place)
@@ -89,7 +91,8 @@ impl<'a> Window<'a> {
         allowed.map(|(_, target)| *target).collect()
     }
 
-    /// The version that an inode's content and attributes, or its times, were last promised in.
+    /// Returns the version in which an inode's content and attributes, or its times, were last
+    /// promised.
     fn inode_since(&self, id: InodeId, times: bool) -> usize {
         let covers = |promise: &&Bound<'_>| {
             let covers = promise.covers;
@@ -158,7 +161,7 @@ impl<'a> Window<'a> {
         wrong
     }
 
-    /// A path of an inode in the newest version that has one.
+    /// Returns a path of an inode in the newest version that has one.
     pub fn called(&self, id: InodeId) -> String {
         let versions = self.trace.versions[self.base..=self.last].iter().rev();
         let mut paths = versions.filter_map(|version| {
@@ -171,20 +174,20 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// A name's path in the newest version that has its directory.
+    /// Returns a name's path in the newest version that has its directory.
     pub fn shown(&self, place: &Dentry) -> String {
         format!("{:?} in {}", Path(place.name.clone()), self.called(place.dir))
     }
 }
 
-/// The states of a node from a version on.
+/// Returns the states of a node from a version on.
 fn nodes_since<'a>(line: &Timeline<Option<&'a Arc<Node>>>, since: usize) -> Vec<&'a Node> {
     line.since(since).filter_map(|node| node.map(|node| &**node)).collect()
 }
 
-/// Whether content, target or device number is that of one of these states; pages of a file that is
-/// written in place may be those of `in_place`. A new file that was not synced may be there and
-/// empty.
+/// Returns what is wrong if content, target or device number is that of none of these states. Pages
+/// of a file that is written in place may also be those of `in_place`. A new file that was not
+/// synced may exist and be empty.
 fn about_body<'a>(found: &Node, allowed: &[&'a Node], in_place: &[&'a Content], may_be_empty: bool) -> Option<String> {
     let Body::File(content) = &found.body else {
         let is_dir = found.is_dir();

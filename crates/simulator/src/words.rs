@@ -1,16 +1,16 @@
-//! Operations in few words, for sequences that are written down.
+//! Operations in few words, for sequences in the text of tests.
 
 use ubtrfs::{Recompression, RenameFlags, WriteAt, XattrMode};
 
 use crate::operation::Name;
 use crate::{Operation, Path, What};
 
-/// A path from its text.
+/// Returns a path from its text.
 pub fn path(text: &str) -> Path {
     Path(text.as_bytes().to_vec())
 }
 
-/// What a path points to.
+/// Returns the object at a path.
 pub fn at(text: &str) -> What {
     What::At(path(text))
 }
@@ -25,13 +25,13 @@ pub fn directory(text: &str) -> Operation {
     make(text, 0o040_755, "")
 }
 
-/// Makes something of a type and mode; a symlink points to `target`.
+/// Makes an inode of a type and mode; a symlink points to `target`.
 pub fn make(text: &str, mode: u32, target: &str) -> Operation {
     let (owner, target) = ((0, 0), path(target));
     Operation::Create { path: path(text), mode, owner, rdev: 0, target, xattr: false, open: false }
 }
 
-/// Writes into a file; the offset determines what.
+/// Writes into a file; offset and length determine the content.
 pub fn write(text: &str, offset: u64, len: usize) -> Operation {
     let fill = offset * 31 + len as u64;
     Operation::Write { what: at(text), at: WriteAt::Offset(offset), len, fill, kill_privileges: false }
@@ -42,22 +42,22 @@ pub fn append(text: &str, len: usize) -> Operation {
     Operation::Write { what: at(text), at: WriteAt::End, len, fill: len as u64, kill_privileges: false }
 }
 
-/// Reserves space and leaves the size as it is.
+/// Preallocates space, and keeps the size.
 pub fn reserve(text: &str, offset: u64, len: u64) -> Operation {
     Operation::Allocate { what: at(text), offset, len, zero: false, keep_size: true }
 }
 
-/// Reserves space; the file becomes as long as that reaches.
+/// Preallocates space, and extends the file to its end.
 pub fn allocate(text: &str, offset: u64, len: u64) -> Operation {
     Operation::Allocate { what: at(text), offset, len, zero: false, keep_size: false }
 }
 
-/// Makes a range zero, with space reserved for it; the size stays.
+/// Makes a range zero, with preallocated space; the size stays.
 pub fn zero(text: &str, offset: u64, len: u64) -> Operation {
     Operation::Allocate { what: at(text), offset, len, zero: true, keep_size: true }
 }
 
-/// Makes a file begin as another does, by sharing.
+/// Makes the beginning of a file share the extents of another one.
 pub fn clone(from: &str, to: &str) -> Operation {
     clone_range(from, 0, to, 0, 1 << 20)
 }
@@ -89,12 +89,12 @@ pub fn exchange(one: &str, other: &str) -> Operation {
     Operation::Rename { from: path(one), to: path(other), flags }
 }
 
-/// Gives a second name.
+/// Adds a second name.
 pub fn link(from: &str, to: &str) -> Operation {
     Operation::Link { what: at(from), path: path(to) }
 }
 
-/// Takes a name away.
+/// Removes a name.
 pub fn unlink(text: &str) -> Operation {
     Operation::Unlink { path: path(text) }
 }
@@ -104,22 +104,22 @@ pub fn rmdir(text: &str) -> Operation {
     Operation::Rmdir { path: path(text) }
 }
 
-/// Makes durable.
+/// Fsyncs an inode.
 pub fn fsync(text: &str) -> Operation {
     Operation::Fsync { what: at(text), data_only: false }
 }
 
-/// Makes durable, but for the times.
+/// Fdatasyncs an inode: the times need not be durable.
 pub fn fdatasync(text: &str) -> Operation {
     Operation::Fsync { what: at(text), data_only: true }
 }
 
-/// A file is rewritten in fewer pieces, those that it shares among them.
+/// Rewrites a file in fewer pieces, including those that it shares.
 pub fn defragment(text: &str, compression: Recompression) -> Operation {
     Operation::Defragment { what: at(text), compression, unshare: true }
 }
 
-/// Has an empty file written in place from now on.
+/// Makes writes to an empty file go in place from now on.
 pub fn nodatacow(text: &str) -> Operation {
     Operation::NoDataCow { what: at(text) }
 }

@@ -11,13 +11,13 @@ use rustix::io::Errno;
 use crate::walk::{Kind, Tree, walk};
 use ubtrfs_random::Rng;
 
-/// The answers that a race explains.
+/// Answers that a race can explain.
 const EXPECTED: [Errno; 8] =
     [Errno::NOENT, Errno::EXIST, Errno::NOTEMPTY, Errno::ISDIR, Errno::NOTDIR, Errno::INVAL, Errno::PERM, Errno::NXIO];
 
 /// Lets `threads` threads do `operations` operations each on a few names below `dir`, which is
-/// empty, and returns what is there afterwards. Fails the test on an answer that no race explains
-/// and on a tree that contradicts itself.
+/// empty, and returns the tree afterwards. Fails the test on an answer that no race explains, and
+/// on a tree that contradicts itself.
 #[track_caller]
 pub fn chaos(dir: &Path, seed: u64, threads: u64, operations: usize) -> Tree {
     for sub in ["a", "b"] {
@@ -94,7 +94,7 @@ fn write_file(path: &Path, rng: &mut Rng) -> Result<(), Errno> {
     write().map_err(|error: std::io::Error| errno_of(&error))
 }
 
-/// Link counts that are not the number of names, and whatever the walk found wrong.
+/// Returns link counts that differ from the number of names, and the anomalies that the walk found.
 fn contradictions(tree: &Tree) -> Vec<String> {
     let mut found = tree.anomalies.clone();
     for (path, entry) in tree.entries.iter().filter(|(_, e)| e.kind != Kind::Dir) {

@@ -1,13 +1,13 @@
-//! The bytes of a file, in a form that copes with files of many TiB: what is held, and a digest of
-//! it.
+//! The bytes of a file, in a form that copes with files of many TiB: the blocks that were written,
+//! and a digest of them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use sha2::{Digest as _, Sha256};
 
-/// Files up to this size have a digest of all their bytes; larger ones of their blocks that are not
-/// zero.
+/// Files up to this size have a digest of all their bytes. Larger ones have a digest of the blocks
+/// that are not all zeros.
 pub const WHOLE_LIMIT: u64 = 256 << 20;
 
 /// The block of [`Content`] and of the digest of large files.
@@ -23,7 +23,7 @@ pub enum Digest {
     Blocks(String),
 }
 
-/// Computes a [`Digest`] from pieces given in order; what is left out is zeros.
+/// Computes a [`Digest`] from pieces in the order of their offsets; ranges in between are zeros.
 pub struct Digester {
     hash: Sha256,
     size: u64,
@@ -31,7 +31,7 @@ pub struct Digester {
 }
 
 impl Digester {
-    /// For a file of `size` bytes.
+    /// Begins the digest of a file of `size` bytes.
     pub fn new(size: u64) -> Self {
         Self { hash: Sha256::new(), size, position: 0 }
     }
@@ -65,7 +65,7 @@ impl Digester {
         }
     }
 
-    /// The digest.
+    /// Returns the digest.
     pub fn finish(mut self) -> Digest {
         if self.size <= WHOLE_LIMIT {
             self.skip_to(self.size);
@@ -76,7 +76,7 @@ impl Digester {
     }
 }
 
-/// Bytes as lower-case hexadecimal digits.
+/// Returns bytes as lower-case hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -84,12 +84,12 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// The bytes of a string of hexadecimal digits; `None` if it is invalid.
+/// Returns the bytes of a string of hexadecimal digits, or `None` if it is invalid.
 pub fn unhex(text: &str) -> Option<Vec<u8>> {
     (0..text.len()).step_by(2).map(|i| u8::from_str_radix(text.get(i..i + 2)?, 16).ok()).collect()
 }
 
-/// What a file must hold: a size, and the blocks that were written.
+/// The expected content of a file: its size, and the blocks that were written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Content {
     size: u64,
@@ -97,12 +97,12 @@ pub struct Content {
 }
 
 impl Content {
-    /// The size in bytes.
+    /// Returns the size in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Bytes held in memory, for limits.
+    /// Returns how many bytes it takes in memory, for limits.
     pub fn held(&self) -> u64 {
         self.blocks.len() as u64 * BLOCK
     }
@@ -153,7 +153,7 @@ impl Content {
         self.size = size;
     }
 
-    /// Up to `length` bytes from `offset`, fewer at the end of the file.
+    /// Returns up to `length` bytes from `offset`, fewer at the end of the file.
     pub fn read(&self, offset: u64, length: u64) -> Vec<u8> {
         let end = offset.saturating_add(length).min(self.size);
         let mut out = Vec::new();
@@ -172,7 +172,7 @@ impl Content {
         out
     }
 
-    /// The digest that a walk over the file must find.
+    /// Returns the digest that a walk over the file must find.
     pub fn digest(&self) -> Digest {
         let mut digester = Digester::new(self.size);
         for (&number, block) in &self.blocks {

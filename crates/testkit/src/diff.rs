@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use crate::walk::{Entry, Kind, Time, Tree, show};
 
-/// What counts when two trees are compared. What one side does not know differs from nothing.
+/// What is compared of two trees. A value that one side does not know equals any value.
 #[derive(Debug, Clone, Copy)]
 #[expect(clippy::struct_excessive_bools, reason = "a list of switches is what it is")]
 pub struct Options {
@@ -57,7 +57,7 @@ impl Options {
     };
 }
 
-/// Every difference between `left` and `right`, each a sentence; empty when they are equal.
+/// Returns every difference between `left` and `right` as a sentence; none if they are equal.
 /// Anomalies of either side count as differences.
 pub fn diff(left: &Tree, right: &Tree, options: Options) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();

@@ -1,14 +1,14 @@
-//! Dumps of whole volumes by btrfs-progs, without what any two volumes differ in: two that were
-//! made of the same options are compared by them.
+//! Dumps of whole volumes by btrfs-progs, without what differs between any two volumes, to compare
+//! two that were made with the same options.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use crate::run::{command, run};
 
-/// The items of all trees, sorted, each as one line with the owner of its tree. Ids, times,
-/// generations and the places of tree blocks are left out, and so is what follows from the places:
-/// the ranges of free space, and the first keys of tree blocks in their extent items.
+/// Returns the items of all trees, sorted, each as one line with the owner of its tree. It leaves
+/// out ids, times, generations and the addresses of tree blocks, and what follows from these
+/// addresses: the ranges of free space, and the first keys of tree blocks in their extent items.
 pub fn items(images: &[PathBuf]) -> Vec<String> {
     let dump = inspect("dump-tree", images);
     let groups: BTreeSet<&str> = dump
@@ -38,7 +38,8 @@ pub fn items(images: &[PathBuf]) -> Vec<String> {
     found
 }
 
-/// The lines of the first device's superblock, without ids, places, generations and checksums.
+/// Returns the lines of the first device's superblock, without ids, addresses, generations and
+/// checksums.
 pub fn superblock(images: &[PathBuf]) -> Vec<String> {
     let differs = [
         "superblock",
@@ -71,7 +72,7 @@ fn shown_key(key: &str, groups: &BTreeSet<&str>) -> String {
         "EXTENT_ITEM" => format!("tree block of {}", parts[2]),
         "UUID_KEY_SUBVOL" => "uuid".to_owned(),
         "FREE_SPACE_EXTENT" => String::new(),
-        // mkfs.btrfs before 6.3 leaves items of groups that it has removed.
+        // mkfs.btrfs before 6.3 leaves items of block groups that it has removed.
         "FREE_SPACE_INFO" if !groups.contains(parts[0]) => String::new(),
         "FREE_SPACE_INFO" => format!("{} info", parts[0]),
         _ => key.to_owned(),
@@ -101,7 +102,7 @@ fn shown_value(line: &str) -> String {
         shown.push_str(word);
         if ["generation", "generation_v2", "gen", "transid", "enable_gen", "bytenr", "otime"].contains(&word) {
             let value = words.next();
-            // A time that is not set is no matter of chance.
+            // Whether a time is set does not depend on chance.
             shown.push_str(if value == Some("0.0") { " none" } else { " some" });
             if word == "otime" {
                 break;

@@ -1,5 +1,5 @@
-//! The volumes in `tests/fixtures`: compressed images that a kernel made, and what it showed of
-//! them.
+//! The volumes in `tests/fixtures`: compressed images that a kernel made, and manifests of what it
+//! showed of them.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -148,8 +148,8 @@ impl Fixture {
         Self { manifest }
     }
 
-    /// Mount options that show what the manifest lists, whatever the default subvolume is:
-    /// `options` (may be empty) and that.
+    /// Returns `options` (may be empty) and the mount option that selects the subvolume of the
+    /// manifest, whatever the default subvolume is.
     pub fn options(&self, options: &str) -> String {
         let comma = if options.is_empty() { "" } else { "," };
         format!("{options}{comma}subvolid={}", self.manifest.subvol)
@@ -209,7 +209,7 @@ impl Manifest {
         tree
     }
 
-    /// The path of the innermost subvolume of `path`.
+    /// Returns the path of the innermost subvolume of `path`.
     fn subvolume_of(&self, path: &str) -> &str {
         let within = |top: &&str| path.strip_prefix(*top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
         let tops = self.subvolumes.iter().map(|subvolume| subvolume.path.as_str());
@@ -261,13 +261,13 @@ impl ManifestEntry {
                 .collect(),
             data: self.data.clone().map(joined),
             digest: self.sha256.clone().filter(|_| size <= WHOLE_LIMIT).map(Digest::Whole),
-            // Those of directories were not written down.
+            // Manifests do not have the flags of directories.
             flags: (kind == Kind::File).then(|| self.attr_flags.unwrap_or(0)),
         }
     }
 }
 
-/// Ranges with those that touch made one.
+/// Joins adjacent ranges.
 fn joined(ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     let mut out: Vec<(u64, u64)> = Vec::new();
     for (offset, length) in ranges {
@@ -279,7 +279,7 @@ fn joined(ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     out
 }
 
-/// Unpacks a zstd file, leaving holes where there are 64 KiB of zeros.
+/// Unpacks a zstd file, with holes in place of each 64 KiB of zeros.
 fn unpack_sparse(from: &Path, to: &Path) -> std::io::Result<()> {
     let mut input = zstd::Decoder::new(File::open(from)?)?;
     let mut output = File::create(to)?;

@@ -42,14 +42,14 @@ impl LoopDevice {
         name.to_string_lossy().into_owned()
     }
 
-    /// Has the kernel forget which volume it is of: it remembers devices of several that it has
-    /// seen, and refuses an older state of one of them.
+    /// Lets the kernel forget the volume of this device: it remembers the devices of volumes that
+    /// have several, and refuses an older state of one of them.
     fn forget(&self) {
         run(command("btrfs", &["device", "scan", "--forget"]).arg(&self.path));
     }
 
-    /// Waits, for a while, until it has another image or none: who has it open meanwhile, such as a
-    /// scan of /dev, delays that.
+    /// Waits, for a limited time, until the loop device has another image or none. A process that
+    /// has it open, such as a scan of /dev, delays that.
     fn wait_until_detached(&self) {
         let backing = format!("/sys/block/{}/loop/backing_file", self.name());
         let deadline = Instant::now() + Duration::from_secs(30);
@@ -59,9 +59,9 @@ impl LoopDevice {
         }
     }
 
-    /// Waits, for a while, until nothing is mounted from it any more, wherever that was. A mount
-    /// namespace that another test makes meanwhile has what was mounted then for as long as it
-    /// lasts, though it is unmounted here.
+    /// Waits, for a limited time, until nothing is mounted from it any more, in any mount
+    /// namespace. A namespace that another test has made meanwhile keeps the mounts of that time
+    /// for as long as it lasts, though they are unmounted here.
     pub fn wait_until_free(&self) {
         let flags = OFlags::EXCL.bits() as i32;
         let is_held = || {
@@ -86,8 +86,8 @@ impl Drop for LoopDevice {
     }
 }
 
-/// The kernel mounts one volume of an fsid at a time, while tests run in many processes: this lock
-/// is the queue.
+/// A lock by which tests take turns: the kernel mounts one volume of an fsid at a time, while tests
+/// run in many processes.
 #[derive(Debug)]
 struct FsidLock {
     path: PathBuf,
@@ -101,8 +101,8 @@ impl FsidLock {
             let file = File::options().create(true).append(true).mode(0o666).open(&path);
             let file = file.unwrap_or_else(|error| panic!("open {}: {error}", path.display()));
             rustix::fs::flock(&file, FlockOperation::LockExclusive).expect("lock a file");
-            // The holder before may have removed it: then it locks nothing any more, and the next
-            // one is opened.
+            // The previous holder may have removed the file, so that it locks nothing any more.
+            // Then the new file is opened.
             let number = |meta: std::io::Result<std::fs::Metadata>| meta.ok().map(|meta| meta.ino());
             if number(file.metadata()) == number(path.metadata()) {
                 return Self { path, _file: file };
@@ -117,7 +117,7 @@ impl Drop for FsidLock {
     }
 }
 
-/// The fsid in the primary superblock of `image`, as 32 hexadecimal digits.
+/// Returns the fsid in the primary superblock of `image`, as 32 hexadecimal digits.
 fn fsid_of(image: &Path) -> String {
     const PLACE: u64 = 65536 + 32;
     let mut fsid = [0; 16];
@@ -132,8 +132,8 @@ fn fsid_of(image: &Path) -> String {
 
 /// A volume mounted by the kernel's btrfs; unmounted and detached on drop.
 ///
-/// Fields drop in order: the mount point is cleared in `drop` itself, then the devices, then the
-/// lock goes.
+/// Fields drop in order: `drop` itself unmounts, then the devices are detached, and then the lock
+/// is released.
 #[derive(Debug)]
 pub struct KernelMount {
     dir: tempfile::TempDir,
@@ -147,14 +147,14 @@ pub struct KernelMount {
 
 impl KernelMount {
     /// Mounts the volume of `images` (its devices, in any order) with `options` as `mount -o` takes
-    /// them (may be empty). Waits while another test has a volume of the same fsid mounted. Fails
-    /// with what `mount` said.
+    /// them (may be empty). Waits while another test has a volume of the same fsid mounted. Returns
+    /// the output of `mount` if it fails.
     pub fn try_new(images: &[&Path], options: &str) -> Result<Self, Outcome> {
         let first = images.first().expect("an image to mount");
         let lock = FsidLock::take(first);
         let read_only = options.split(',').any(|word| word == "ro");
         let devices: Vec<LoopDevice> = images.iter().map(|image| LoopDevice::attach(image, read_only)).collect();
-        // Before, another test may have had these loop devices.
+        // Messages from before may be about another test that had these loop devices.
         let log = KernelLog::watch();
         let has_several = images.len() > 1 || options.split(',').any(|word| word == "degraded");
         let mut mount = Self { dir: scratch_dir(), mounted: false, has_several, devices, log, _lock: lock };
@@ -190,7 +190,7 @@ impl KernelMount {
         self.log.complaints(&names)
     }
 
-    /// Unmounts, and returns what the kernel complained of.
+    /// Unmounts, and returns the kernel's complaints.
     #[track_caller]
     pub fn unmount(mut self) -> Vec<String> {
         self.release().unwrap_or_else(|outcome| panic!("{}", outcome.report()));

@@ -9,14 +9,15 @@ use rustix::fs::SeekFrom;
 /// The level "informational" of a kernel message; smaller numbers are graver.
 const INFO: u32 = 6;
 
-/// Messages that the kernel logs about a feature, not about the volume, so they are no complaints.
-/// Nor is the note that repeated messages were left out: the ones before it show their kind.
+/// Messages that the kernel logs about a feature and not about the volume, so that they are no
+/// complaints. Neither is the note that repeated messages were left out, since the messages before
+/// it show their kind.
 const NO_COMPLAINT: [&str; 9] = [
     "space cache v1 is being deprecated",
     "callbacks suppressed",
-    // A loop device has had another volume before, which the kernel still lists.
+    // The loop device had another volume before, which the kernel still lists.
     "maj:min changed from 0:0",
-    // Mount options that tests beside this one try out: the messages name no device.
+    // Concurrent tests try out mount options: these messages name no device.
     "Unknown parameter '",
     "Bad value for '",
     "Deprecated parameter '",
@@ -32,7 +33,7 @@ pub struct KernelLog {
 }
 
 impl KernelLog {
-    /// Starts watching. Needs root on most machines.
+    /// Starts to read the log. Needs root on most machines.
     pub fn watch() -> Self {
         let file = std::fs::OpenOptions::new()
             .read(true)
@@ -77,7 +78,7 @@ fn complaint(record: &str, devices: &[String]) -> Option<String> {
     if level & 7 >= INFO || !about_btrfs || NO_COMPLAINT.iter().any(|s| message.contains(s)) {
         return None;
     }
-    // It names the device of a mount, or one that it has seen.
+    // The message names the device of a mount, or a device that the kernel has scanned.
     if let Some((_, rest)) = message.split_once("(device ").or_else(|| message.split_once("device /dev/")) {
         let device: &str = rest.split([' ', ')']).next()?;
         if !devices.iter().any(|ours| ours == device) {

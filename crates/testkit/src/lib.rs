@@ -7,9 +7,9 @@
 //!   difference between two.
 //! * [`workload`]: seeded random operations with a [`model`] of what must be there afterwards;
 //!   [`chaos`]: several threads on the same names.
-//! * [`differential`]: the same system calls on both, and where their answers part.
-//! * [`programs`]: real programs at work in a mounted directory; [`load`]: some that work until it
-//!   dies.
+//! * [`differential`]: the same system calls on both, and where their answers differ.
+//! * [`programs`]: real programs that work in a mounted directory; [`load`]: programs that work
+//!   until their file system dies.
 //! * [`promises`]: what must be there after a crash.
 //! * [`kernel`], [`kmsg`], [`progs`]: loop devices and kernel mounts, the kernel's log,
 //!   btrfs-progs.
@@ -20,9 +20,9 @@
 //! * [`mod@threads_of`]: what the threads of a process wait for.
 //! * [`need`]: what this machine offers, and how a test says that it cannot run.
 //!
-//! A helper that cannot do its work panics, since that is how a test fails; where a test wants to
-//! see a failure, the helper returns it. Mounts and attached devices are removed when their guards
-//! are dropped, on a panic too; the next test removes what a killed test left behind ([`scratch`]).
+//! A helper that cannot do its work panics, which fails the test; a helper whose failure a test
+//! needs to see returns it. Mounts and attached devices are removed when their guards are dropped,
+//! also on a panic; the next test removes what a killed test left behind ([`scratch`]).
 
 #![allow(clippy::missing_panics_doc, reason = "helpers panic by design: that fails the test")]
 

@@ -1,7 +1,7 @@
-//! Programs that work until their file system dies, and what must be there afterwards.
+//! Programs that work until their file system dies, and the data that must be there afterwards.
 //!
 //! A [`Database`] and a [`Repository`] remember what their programs reported as durable;
-//! [`mod@bench`] only makes noise.
+//! [`mod@bench`] only makes load.
 
 pub mod bench;
 mod git;
@@ -16,8 +16,8 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 pub use git::Repository;
 pub use sqlite::{Database, JOURNALS, Journal};
 
-/// Programs that run concurrently with the test, each with its children; all are ended when this is
-/// dropped.
+/// Programs that run concurrently with the test, each with its children. All are killed when this
+/// is dropped.
 #[derive(Debug, Default)]
 pub struct Programs {
     running: Mutex<Vec<Child>>,
@@ -34,15 +34,15 @@ impl Programs {
         pipes
     }
 
-    /// How many have ended by themselves.
+    /// Returns how many have ended by themselves.
     pub fn ended(&self) -> usize {
-        // They are left to be waited for: until then their numbers can't be given to others.
+        // They are not waited for yet: until then no other process can get their numbers.
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let has_ended = |child: &&Child| matches!(waitid(WaitId::Pid(number(child)), options), Ok(Some(_)));
         self.lock().iter().filter(has_ended).count()
     }
 
-    /// Ends all of them and their children, and waits for them.
+    /// Kills all of them with their children, and waits for them.
     pub fn end(&self) {
         for mut child in self.lock().drain(..) {
             let _ = kill_process_group(number(&child), Signal::KILL);

@@ -1,5 +1,5 @@
-//! An NBD server that loses whatever it may: a crash keeps any of the writes that were not flushed,
-//! and drops the others. It speaks as much of the protocol as a client of ubtrfs asks for.
+//! An NBD server that loses whatever it may: a crash keeps some of the writes that were not
+//! flushed, and drops the others. It speaks as much of the protocol as the client of ubtrfs needs.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -14,33 +14,33 @@ use ubtrfs_random::Rng;
 const GREETING: &[u8; 16] = b"NBDMAGICIHAVEOPT";
 const OPTION_REPLY: u64 = 0x0003_e889_0455_65a9;
 const FIXED_NEWSTYLE_WITHOUT_ZEROES: u16 = 3;
-/// It has flags; it takes flushes, discards, zeros, and several connections.
+/// The usual flags of the export: it supports flushes, discards, zeros, and several connections.
 const EXPORT_FLAGS: u16 = 1 | 1 << 2 | TRIM | WRITE_ZEROES | 1 << 8;
-/// It takes discards, …
+/// The flag of an export that supports discards.
 pub const TRIM: u16 = 1 << 5;
-/// … and zeros without their bytes.
+/// The flag of an export that supports zeros without their bytes.
 pub const WRITE_ZEROES: u16 = 1 << 6;
-/// It takes writes that are durable when they are answered, …
+/// The flag of an export that supports writes that are durable when they are answered.
 pub const FUA: u16 = 1 << 3;
-/// … and flushes.
+/// The flag of an export that supports flushes.
 pub const FLUSH: u16 = 1 << 2;
-/// It takes no changes.
+/// The flag of a read-only export.
 pub const READ_ONLY: u16 = 1 << 1;
 const ACK: u32 = 1;
 const INFO: u32 = 3;
 const UNSUPPORTED: u32 = (1 << 31) + 1;
 
-/// The server, and what it has on its disk. Ends when it is dropped.
+/// The server and its disk. It ends when it is dropped.
 #[derive(Debug)]
 pub struct LossyServer {
     shared: Arc<Mutex<State>>,
     socket: PathBuf,
 }
 
-/// What a server does instead of answering.
+/// How a server refuses a request.
 #[derive(Clone, Copy, Debug)]
 pub enum Refusing {
-    /// Nothing: it goes on with what comes after.
+    /// It does not answer, and goes on with the next request.
     Silently,
     /// It ends the connection.
     ByTheEnd,
@@ -48,12 +48,12 @@ pub enum Refusing {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What is on the disk for good.
+    /// The content that a crash does not take away.
     durable: Vec<u8>,
-    /// What reads show.
+    /// The content that reads return.
     cached: Vec<u8>,
     unflushed: Vec<(usize, Vec<u8>)>,
-    /// Crashes so far: connections of earlier lives are dead.
+    /// The number of crashes so far: connections from before the last one are dead.
     life: u64,
     connections: Vec<UnixStream>,
     reads: u64,
@@ -61,30 +61,30 @@ struct State {
     flushes: u64,
     /// The next flush fails.
     fails_flush: bool,
-    /// A read that gets no answer.
+    /// The byte whose reads get no answer.
     refused_read: Option<(usize, Refusing)>,
-    /// Connections of this life and earlier ones are not served, and stay.
+    /// Connections up to this life are not served, and stay open.
     hangs_until: Option<u64>,
     is_over: bool,
-    /// What it offers, …
+    /// The flags of its export.
     flags: u16,
-    /// … and the most bytes of a request, if it says that.
+    /// The maximum length of a request in bytes, if the export has one.
     largest: Option<u32>,
-    /// Bytes a second that it writes; 0: as fast as it goes.
+    /// Bytes per second that it writes; 0 for no limit.
     rate: u64,
-    /// How long discards take.
+    /// The delay of discards.
     discards_after: Option<Duration>,
     discards: u64,
     accepted: usize,
 }
 
 impl LossyServer {
-    /// Serves this content by a socket.
+    /// Serves this content on a socket.
     pub fn start(socket: &Path, content: Vec<u8>) -> Self {
         Self::start_with(socket, content, false)
     }
 
-    /// The same, where single writes may be durable.
+    /// Serves this content on a socket, with support for FUA writes.
     pub fn start_with_fua(socket: &Path, content: Vec<u8>) -> Self {
         Self::start_with(socket, content, true)
     }
@@ -106,31 +106,31 @@ impl LossyServer {
                 state.connections.extend(stream.try_clone());
                 drop(state);
                 let shared = Arc::clone(&serving);
-                // It ends with the connection.
+                // The thread ends with the connection.
                 thread::spawn(move || drop(serve(&shared, stream, life)));
             }
         });
         Self { shared, socket: socket.to_owned() }
     }
 
-    /// The URI of its export.
+    /// Returns the URI of its export.
     pub fn uri(&self) -> String {
         format!("nbd+unix:///?socket={}", self.socket.display())
     }
 
-    /// Crashes, and is there again at once: of what was not flushed each write is kept or lost.
+    /// Crashes, and restarts at once: each write that was not flushed is kept or lost.
     pub fn crash(&self, rng: &mut Rng) {
         lock(&self.shared).crash(rng);
     }
 
-    /// The same, where it comes back with another content.
+    /// Crashes, and restarts with another content.
     pub fn come_back_with(&self, content: Vec<u8>) {
         let mut state = lock(&self.shared);
         state.durable = content;
         state.restart();
     }
 
-    /// Crashes, and is there again without these flags, for requests of so many bytes at most.
+    /// Crashes, and restarts without these flags, for requests of at most so many bytes.
     pub fn come_back_without(&self, flags: u16, largest: u32, rng: &mut Rng) {
         let mut state = lock(&self.shared);
         state.flags &= !flags;
@@ -138,68 +138,67 @@ impl LossyServer {
         state.crash(rng);
     }
 
-    /// Crashes, and is there again with these flags and without those.
+    /// Crashes, and restarts with the flags `with` and without the flags `without`.
     pub fn come_back_otherwise(&self, with: u16, without: u16, rng: &mut Rng) {
         let mut state = lock(&self.shared);
         state.flags = (state.flags | with) & !without;
         state.crash(rng);
     }
 
-    /// Answers nothing any more over the connections that there are. Those that come later are
-    /// served.
+    /// Stops answering on all present connections. Later connections are served.
     pub fn hang(&self) {
         let mut state = lock(&self.shared);
         state.hangs_until = Some(state.life);
         state.life += 1;
     }
 
-    /// Answers the next flush with an error, and drops what it was for.
+    /// Answers the next flush with an error, and drops the writes that it was for.
     pub fn fail_next_flush(&self) {
         lock(&self.shared).fails_flush = true;
     }
 
-    /// Never answers reads of this byte from now on, or ends the connection by them.
+    /// From now on, does not answer reads of this byte, or ends the connection at them.
     pub fn refuse_reads_of(&self, at: u64, how: Refusing) {
         lock(&self.shared).refused_read = Some((at as usize, how));
     }
 
-    /// Answers discards after so long from now on, and does them then, though their connection has
-    /// ended; meanwhile it serves all else.
+    /// From now on, carries out and answers discards after this delay, even if their connection has
+    /// ended. Meanwhile it serves everything else.
     pub fn delay_discards(&self, delay: Duration) {
         lock(&self.shared).discards_after = Some(delay);
     }
 
-    /// Discards that were asked for so far.
+    /// Returns the number of discard requests so far.
     pub fn discards(&self) -> u64 {
         lock(&self.shared).discards
     }
 
-    /// Takes its time from now on: for so many bytes that are written to it a second.
+    /// From now on, takes at most so many bytes per second of writes.
     pub fn slow_down(&self, rate: u64) {
         lock(&self.shared).rate = rate;
     }
 
-    /// Connections so far.
+    /// Returns the number of connections so far.
     pub fn connections(&self) -> usize {
         lock(&self.shared).accepted
     }
 
-    /// What a crash can't take away.
+    /// Returns the content that a crash can't take away.
     pub fn durable(&self) -> Vec<u8> {
         lock(&self.shared).durable.clone()
     }
 
-    /// Reads so far.
+    /// Returns the number of reads so far.
     pub fn reads(&self) -> u64 {
         lock(&self.shared).reads
     }
 
-    /// Writes so far.
+    /// Returns the number of writes so far.
     pub fn writes(&self) -> u64 {
         lock(&self.shared).writes
     }
 
-    /// Flushes so far.
+    /// Returns the number of flushes so far.
     pub fn flushes(&self) -> u64 {
         lock(&self.shared).flushes
     }
@@ -211,7 +210,7 @@ impl Drop for LossyServer {
         state.is_over = true;
         state.restart();
         drop(state);
-        // The listener notices when somebody comes.
+        // This connection wakes the listener, which then ends.
         let _ = UnixStream::connect(&self.socket);
     }
 }
@@ -241,7 +240,8 @@ impl State {
         self.unflushed.push((at, data));
     }
 
-    /// A write that no crash takes away, nor puts what was there before in its place.
+    /// Performs a write that no crash takes away; nor can an older write that is still unflushed
+    /// overwrite it.
     fn write_fua(&mut self, at: usize, data: &[u8]) {
         self.writes += 1;
         let end = at + data.len();
@@ -255,8 +255,8 @@ impl State {
         }
     }
 
-    /// Whether it succeeds. One that fails drops what it was for, which reads show all the same
-    /// until a crash, as the page cache of Linux does.
+    /// Flushes, and returns whether that succeeds. A flush that fails drops the writes that it was
+    /// for; reads still return them until a crash, as from the page cache of Linux.
     fn flush(&mut self) -> bool {
         self.flushes += 1;
         if std::mem::take(&mut self.fails_flush) {
@@ -274,7 +274,7 @@ fn lock(shared: &Mutex<State>) -> MutexGuard<'_, State> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One connection, to its end.
+/// Serves one connection to its end.
 fn serve(shared: &Arc<Mutex<State>>, mut stream: UnixStream, life: u64) -> io::Result<()> {
     stream.write_all(&[&GREETING[..], &FIXED_NEWSTYLE_WITHOUT_ZEROES.to_be_bytes()].concat())?;
     stream.read_exact(&mut [0; 4])?;
@@ -315,14 +315,14 @@ fn serve(shared: &Arc<Mutex<State>>, mut stream: UnixStream, life: u64) -> io::R
         stream.read_exact(&mut data)?;
         let mut state = lock(shared);
         if state.hangs_until >= Some(life) {
-            // What was sent over it is never done.
+            // Requests on this connection are never carried out.
             continue;
         }
         if state.life != life {
             return Ok(());
         }
         if state.rate > 0 && command == 1 {
-            // With the lock: all connections share its time.
+            // Sleeps with the lock held, since all connections share the rate.
             thread::sleep(Duration::from_micros(len as u64 * 1_000_000 / state.rate));
         }
         let may_change = command == 0 || state.flags & READ_ONLY == 0;
@@ -355,7 +355,7 @@ fn serve(shared: &Arc<Mutex<State>>, mut stream: UnixStream, life: u64) -> io::R
             thread::spawn(move || {
                 thread::sleep(delay);
                 lock(&shared).write(at, vec![0; len]);
-                // Perhaps nobody listens any more.
+                // The client may have gone.
                 let _ = stream.write_all(&[&0x6744_6698_u32.to_be_bytes()[..], &[0; 4], &cookie].concat());
             });
             continue;
@@ -373,7 +373,7 @@ fn serve(shared: &Arc<Mutex<State>>, mut stream: UnixStream, life: u64) -> io::R
             }
             1 if is_fua => state.write_fua(at, &data),
             1 => state.write(at, data),
-            // It makes zeros of what is not needed any more, as some do.
+            // A discard makes zeros, as with some servers.
             4 | 6 => state.write(at, vec![0; len]),
             3 if state.flush() => {}
             3 => error = 5,

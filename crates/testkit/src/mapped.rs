@@ -39,9 +39,9 @@ pub fn exchange(file: &File, offset: u64, bytes: &[u8]) -> io::Result<Vec<u8>> {
     Ok(before)
 }
 
-/// Writes `bytes` to the beginning of a file through a shared mapping, does something else while
-/// the page is dirty, and unmaps it. The file must be as long as that, and must not be truncated in
-/// the meantime.
+/// Writes `bytes` to the beginning of a file through a shared mapping, calls `meanwhile` while the
+/// page is dirty, and unmaps it. The file must be at least as long as `bytes`, and must not be
+/// truncated in the meantime.
 pub fn write_and(file: &File, bytes: &[u8], meanwhile: impl FnOnce()) -> io::Result<()> {
     assert!(bytes.len() as u64 <= file.metadata()?.len(), "the range to map is not in the file");
     let length = bytes.len();
@@ -57,14 +57,14 @@ pub fn write_and(file: &File, bytes: &[u8], meanwhile: impl FnOnce()) -> io::Res
     Ok(())
 }
 
-/// The beginning of a file, mapped as long as this lives.
+/// The beginning of a file, which is mapped until this is dropped.
 pub struct Mapping {
     address: *mut u8,
     length: usize,
 }
 
 impl Mapping {
-    /// Maps `length` bytes, which the file must have; it must not be truncated in the meantime.
+    /// Maps the first `length` bytes of a file, which must not be truncated in the meantime.
     pub fn new(file: &File, length: usize) -> io::Result<Self> {
         assert!(length as u64 <= file.metadata()?.len(), "the range to map is not in the file");
         let protection = ProtFlags::READ | ProtFlags::WRITE;

@@ -1,4 +1,4 @@
-//! What must be in a directory after a workload: the whole tree in memory.
+//! The expected content of a directory after a workload: a whole tree in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -18,14 +18,14 @@ pub enum Mtime {
     Unknown,
     /// It was set to this and nothing was changed since.
     Exactly(Time),
-    /// Something was changed no earlier than this.
+    /// Something was changed at this time or later.
     Since(Time),
 }
 
 /// What an inode is and holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body {
-    /// A directory: its names, and where it hangs itself (`None` for the top).
+    /// A directory: its names, and its own place (`None` for the top).
     Dir {
         /// The names in it.
         names: BTreeMap<Vec<u8>, NodeId>,
@@ -65,7 +65,7 @@ impl Node {
         matches!(self.body, Body::Dir { .. })
     }
 
-    /// The content, if it is a file.
+    /// Returns the content, if it is a file.
     pub fn content(&self) -> Option<&Content> {
         match &self.body {
             Body::File(content) => Some(content),
@@ -96,7 +96,7 @@ pub struct Model {
 pub const TOP: NodeId = 0;
 
 impl Model {
-    /// The model of `dir`, which is an empty directory.
+    /// Makes the model of `dir`, which is an empty directory.
     pub fn of_empty(dir: &Path) -> Self {
         let meta = std::fs::symlink_metadata(dir).expect("stat the top of a workload");
         let listed = std::fs::read_dir(dir).expect("list the top of a workload");
@@ -113,17 +113,17 @@ impl Model {
         Self { nodes: BTreeMap::from([(TOP, top)]), next: TOP + 1 }
     }
 
-    /// An inode that is known to exist.
+    /// Returns an inode that is known to exist.
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[&id]
     }
 
-    /// An inode that is known to exist, to be changed.
+    /// Returns an inode that is known to exist, to be changed.
     pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
         self.nodes.get_mut(&id).expect("an inode of the model")
     }
 
-    /// A new inode without a name.
+    /// Adds an inode without a name.
     pub fn add(&mut self, node: Node) -> NodeId {
         let id = self.next;
         self.next += 1;
@@ -131,12 +131,12 @@ impl Model {
         id
     }
 
-    /// Forgets an inode without names.
+    /// Removes an inode without names.
     pub fn forget(&mut self, id: NodeId) {
         self.nodes.remove(&id);
     }
 
-    /// The content of file `id`, to be changed.
+    /// Returns the content of file `id`, to be changed.
     pub fn content_mut(&mut self, id: NodeId) -> &mut Content {
         match &mut self.node_mut(id).body {
             Body::File(content) => content,
@@ -144,7 +144,7 @@ impl Model {
         }
     }
 
-    /// The names in directory `id`.
+    /// Returns the names in directory `id`.
     pub fn names_in(&self, id: NodeId) -> &BTreeMap<Vec<u8>, NodeId> {
         match &self.node(id).body {
             Body::Dir { names, .. } => names,
@@ -159,12 +159,12 @@ impl Model {
         }
     }
 
-    /// The inode of `name` in `dir`.
+    /// Returns the inode of `name` in `dir`.
     pub fn lookup(&self, dir: NodeId, name: &[u8]) -> Option<NodeId> {
         self.names_in(dir).get(name).copied()
     }
 
-    /// Gives `node` a name that is free. The link count is the caller's.
+    /// Gives `node` a name that is free. The caller changes the link count.
     pub fn attach(&mut self, dir: NodeId, name: &[u8], node: NodeId) {
         let old = self.names_in_mut(dir).insert(name.to_vec(), node);
         assert!(old.is_none(), "the name is taken");
@@ -173,18 +173,18 @@ impl Model {
         }
     }
 
-    /// Takes a name away. The link count is the caller's.
+    /// Removes a name. The caller changes the link count.
     pub fn detach(&mut self, dir: NodeId, name: &[u8]) -> NodeId {
         self.names_in_mut(dir).remove(name).expect("a name of the model")
     }
 
-    /// All directories.
+    /// Returns all directories.
     pub fn dirs(&self) -> Vec<NodeId> {
         let dirs = self.nodes.iter().filter(|(_, node)| node.is_dir());
         dirs.map(|(&id, _)| id).collect()
     }
 
-    /// All names.
+    /// Returns all names.
     pub fn names(&self) -> Vec<Name> {
         let mut found = Vec::new();
         for (&dir, node) in &self.nodes {
@@ -195,7 +195,7 @@ impl Model {
         found
     }
 
-    /// The path of a directory relative to the top.
+    /// Returns the path of a directory relative to the top.
     pub fn dir_path(&self, id: NodeId) -> Vec<u8> {
         match &self.node(id).body {
             Body::Dir { parent: Some((dir, name)), .. } => join(&self.dir_path(*dir), name),
@@ -203,12 +203,12 @@ impl Model {
         }
     }
 
-    /// How many directories are above `id`.
+    /// Returns how many directories are above `id`.
     pub fn depth(&self, id: NodeId) -> usize {
         self.ancestors(id).len() - 1
     }
 
-    /// `id` and all directories above it.
+    /// Returns `id` and all directories above it.
     pub fn ancestors(&self, id: NodeId) -> Vec<NodeId> {
         let mut chain = vec![id];
         let mut at = id;
@@ -219,13 +219,13 @@ impl Model {
         chain
     }
 
-    /// Bytes of file content that are held.
+    /// Returns the bytes of file content in memory.
     pub fn held(&self) -> u64 {
         let contents = self.nodes.values().filter_map(Node::content);
         contents.map(Content::held).sum()
     }
 
-    /// The tree that a walk over the directory must find.
+    /// Returns the tree that a walk over the directory must find.
     pub fn tree(&self) -> Tree {
         let mut tree = Tree::default();
         let mut groups: BTreeMap<NodeId, BTreeSet<Vec<u8>>> = BTreeMap::new();
@@ -244,7 +244,7 @@ impl Model {
     fn entry(&self, id: NodeId) -> Entry {
         let node = self.node(id);
         let (kind, size) = match &node.body {
-            // btrfs counts a name twice: each is in an item by hash and in one by order.
+            // btrfs counts a name twice, since an item by hash and one by index have it.
             Body::Dir { names, .. } => (Kind::Dir, names.keys().map(|name| 2 * name.len() as u64).sum()),
             Body::File(content) => (Kind::File, content.size()),
             Body::Symlink(target) => (Kind::Symlink, target.len() as u64),
@@ -280,8 +280,7 @@ impl Model {
         }
     }
 
-    /// Every difference between the model and the directory `dir`; empty when it holds what it
-    /// must.
+    /// Returns every difference between the model and the directory `dir`; none if they agree.
     pub fn verify(&self, dir: &Path) -> Vec<String> {
         let seen = walk(dir);
         let mut found = diff(&self.tree(), &seen, Options::SAME_VOLUME);
@@ -301,7 +300,7 @@ impl Model {
         found
     }
 
-    /// Fails the test unless `dir` holds what it must.
+    /// Fails the test unless `dir` agrees with the model.
     #[track_caller]
     pub fn assert_in(&self, what: &str, dir: &Path) {
         let found = self.verify(dir);
@@ -314,7 +313,7 @@ impl Model {
     }
 }
 
-/// `dir/name`, or `name` at the top.
+/// Returns `dir/name`, or `name` at the top.
 pub fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     let mut path = dir.to_vec();
     if !path.is_empty() {

@@ -2,8 +2,8 @@
 
 use ubtrfs_random::Rng;
 
-/// Names in a directory whose hashes collide, pair by pair: btrfs keys a directory item by the
-/// CRC-32C of the name, begun with `!1` and not inverted at the end.
+/// Pairs of names whose hashes collide in a directory: btrfs keys a directory item by the CRC-32C
+/// of the name, with the seed `!1` and without the final inversion.
 pub const COLLIDING: [(&str, &str); 6] = [
     ("c7ae2a", "c801807"),
     ("c7ae2b", "c801804"),
@@ -13,42 +13,44 @@ pub const COLLIDING: [(&str, &str); 6] = [
     ("c7ae2f", "c801800"),
 ];
 
-/// Names of extended attributes whose hashes collide, pair by pair.
+/// Pairs of names of extended attributes whose hashes collide.
 pub const COLLIDING_XATTRS: [(&str, &str); 3] =
     [("user.100220", "user.e989f"), ("user.100222", "user.e989d"), ("user.100223", "user.e989e")];
 
-/// The hash that btrfs files a name under.
+/// Returns the hash by which btrfs files a name.
 pub fn name_hash(name: &[u8]) -> u32 {
     seeded_hash(NAME_SEED, name)
 }
 
-/// What the hashes of entries and xattrs begin with; those of extended references begin with the
-/// directory's inode number.
+/// The seed of hashes of entries and xattrs. That of extended references is the directory's inode
+/// number.
 pub const NAME_SEED: u32 = !1;
 
-/// A hash of a name that begins with `seed`.
+/// Returns the hash of a name with this seed.
 pub fn seeded_hash(seed: u32, name: &[u8]) -> u32 {
     name.iter().fold(seed, |crc, &byte| {
         (0..8).fold(crc ^ u32::from(byte), |crc: u32, _| if crc & 1 == 1 { (crc >> 1) ^ 0x82f6_3b78 } else { crc >> 1 })
     })
 }
 
-/// A name of `len` bytes that begins with `prefix` and has this hash: letters of its end are chosen
-/// one by one. Each choice flips the same bits of the hash whatever the others are, so it takes no
-/// more than solving linear equations.
+/// Returns a name of `len` bytes that begins with `prefix` and has this hash, by choosing letters
+/// at its end. Each choice flips the same bits of the hash whatever the other choices are, so the
+/// choices are the solution of linear equations.
 ///
 /// # Panics
 ///
-/// If there are too few bytes behind the prefix: 48 are enough.
+/// If there are fewer than 48 bytes behind the prefix.
 pub fn name_of_hash(seed: u32, prefix: &str, len: usize, hash: u32) -> Vec<u8> {
-    // `a` or `c`: two that differ in an odd number of bits, since the polynomial has every even one
-    // flip an even number.
+    // Each letter is `a` or `c`. They differ in one bit: a difference in an odd number of bits is
+    // necessary, since the polynomial makes each difference in an even number flip an even number
+    // of bits.
     const CHOICES: usize = 48;
     let mut name = prefix.as_bytes().to_vec();
     assert!(name.len() + CHOICES <= len, "{len} bytes are too few behind {prefix}");
     name.resize(len, b'a');
     let plain = seeded_hash(seed, &name);
-    // Each row: bits that are flipped, and by which letters; no two begin with the same bit.
+    // Each row has the bits that are flipped, and the letters that flip them; no two rows begin
+    // with the same bit.
     let mut rows: Vec<(u32, u64)> = Vec::new();
     let reduced = |rows: &[(u32, u64)], mut bits: u32| {
         let mut letters = 0;
@@ -76,8 +78,8 @@ pub fn name_of_hash(seed: u32, prefix: &str, len: usize, hash: u32) -> Vec<u8> {
     name
 }
 
-/// A name for a new file: mostly short, at times of all 255 bytes, with bytes that are no UTF-8, or
-/// colliding.
+/// Returns a name for a new file: mostly short, but at times 255 bytes long, with bytes that are
+/// not UTF-8, or colliding.
 pub fn random_name(rng: &mut Rng) -> Vec<u8> {
     match rng.below(12) {
         0 => {
@@ -105,7 +107,7 @@ pub fn random_name(rng: &mut Rng) -> Vec<u8> {
     }
 }
 
-/// The name of an extended attribute; namespaces that only root may write are used for root.
+/// Returns the name of an extended attribute; for root also in namespaces that only root may write.
 pub fn random_xattr(rng: &mut Rng, root: bool) -> Vec<u8> {
     let spaces: &[&str] = if root { &["user", "user", "trusted", "security"] } else { &["user"] };
     let space = rng.pick(spaces);
@@ -120,7 +122,7 @@ pub fn random_xattr(rng: &mut Rng, root: bool) -> Vec<u8> {
             name.resize(255, b'x');
             name
         }
-        // Few names, so that values get replaced and attributes removed.
+        // There are few names, so that values get replaced and attributes removed.
         _ => format!("{space}.test{:x}", rng.below(12)).into_bytes(),
     }
 }

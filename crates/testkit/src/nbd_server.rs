@@ -1,4 +1,4 @@
-//! Programs that serve NBD: nbdkit and qemu-nbd, which are killed, paused and started again.
+//! Programs that serve NBD, nbdkit and qemu-nbd, which tests kill, pause and restart.
 
 use std::ffi::OsString;
 use std::fs::DirEntry;
@@ -31,14 +31,14 @@ enum Address {
 }
 
 impl NbdServer {
-    /// nbdkit with these arguments (filters, plugin, parameters), on a socket.
+    /// Starts nbdkit with these arguments (filters, plugin, parameters), on a socket.
     pub fn nbdkit(socket: &Path, arguments: &[&str]) -> Self {
         let mut all: Vec<OsString> = vec!["--foreground".into(), "--unix".into(), socket.into()];
         all.extend(arguments.iter().map(Into::into));
         Self::start("nbdkit", all, Address::Unix(socket.into()))
     }
 
-    /// The same on a port of this machine.
+    /// Starts nbdkit with these arguments on a port of this machine.
     pub fn nbdkit_on_tcp(arguments: &[&str]) -> Self {
         let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port();
         let mut all: Vec<OsString> = vec!["--foreground".into(), "--ipaddr".into(), "127.0.0.1".into()];
@@ -47,7 +47,7 @@ impl NbdServer {
         Self::start("nbdkit", all, Address::Tcp(port))
     }
 
-    /// qemu-nbd with an image of this format, on a socket.
+    /// Starts qemu-nbd with an image of this format, on a socket.
     pub fn qemu(socket: &Path, image: &Path, format: &str, arguments: &[&str]) -> Self {
         let mut all: Vec<OsString> = ["--persistent", "--shared=8", "--cache=writeback"].map(Into::into).into();
         all.extend(["--format".into(), format.into(), "--socket".into(), socket.into()]);
@@ -62,7 +62,7 @@ impl NbdServer {
         server
     }
 
-    /// The URI of its export with this name.
+    /// Returns the URI of its export with this name.
     pub fn uri(&self, export: &str) -> String {
         match &self.address {
             Address::Unix(socket) => format!("nbd+unix:///{export}?socket={}", socket.display()),
@@ -70,14 +70,14 @@ impl NbdServer {
         }
     }
 
-    /// Kills it, and returns when it is gone.
+    /// Kills it, and waits for its end.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().and_then(|()| child.wait()).expect("kill a server");
         }
     }
 
-    /// Starts it again, if it does not run, and returns when it answers.
+    /// Starts it again if it does not run, and waits until it answers.
     pub fn restart(&mut self) {
         if self.child.is_some() {
             return;
@@ -104,8 +104,9 @@ impl NbdServer {
         }
     }
 
-    /// Stops it in the middle of whatever it does, and returns when all of its threads stand still:
-    /// the signal stops one, which may have to wait for a processor before it stops the others.
+    /// Stops it in the middle of whatever it does, and waits until all of its threads are stopped:
+    /// the signal reaches one thread, which may have to wait for a processor before it stops the
+    /// others.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
         let threads = format!("/proc/{}/task", self.child.as_ref().expect("a server that runs").id());
@@ -117,7 +118,7 @@ impl NbdServer {
         }
     }
 
-    /// Lets it go on.
+    /// Lets it continue.
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }

@@ -1,6 +1,6 @@
-//! What a test needs of the machine. A test whose needs are not met says so and passes, unless the
-//! machine was declared complete with `UBTRFS_TEST_KERNEL=1`: then it fails and names what is
-//! missing.
+//! What a test needs of the machine. A test whose needs are not met reports that and passes. If the
+//! machine was declared complete with `UBTRFS_TEST_KERNEL=1`, the test fails instead, and names
+//! what is missing.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ pub enum Need {
     Root,
     /// Root, loop devices, the kernel's btrfs and btrfs-progs.
     Kernel,
-    /// `/dev/fuse`, to be opened for reading and writing. For root FUSE's control file system as
-    /// well, by which tests abort connections; it is mounted if need be, and stays so.
+    /// Access to `/dev/fuse` for reading and writing. For root it also needs FUSE's control file
+    /// system, by which tests abort connections; this is mounted if necessary, and stays mounted.
     Fuse,
-    /// The same, and FUSE over `io_uring`. Turns the kernel's switch for it on, and leaves it on:
-    /// mounts that don't want it have to say so.
+    /// The needs of [`Self::Fuse`], and FUSE over `io_uring`. The kernel's switch for it is turned
+    /// on and stays on, so mounts that must not use it have to say so.
     FuseRing,
     /// The `ubtrfs` binary: see [`ubtrfs_binary`].
     Ubtrfs,
@@ -27,7 +27,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// What is missing, in a few words; `None` when the need is met.
+    /// Returns what is missing, in a few words, or `None` if the need is met.
     pub fn missing(self) -> Option<String> {
         match self {
             Need::Root => (!rustix::process::geteuid().is_root()).then(|| "root".into()),
@@ -65,7 +65,8 @@ impl Need {
     }
 }
 
-/// The `ubtrfs` binary under test: `UBTRFS_BIN`, or the one next to the running test executable.
+/// Returns the `ubtrfs` binary under test: `UBTRFS_BIN`, or the one next to the running test
+/// executable.
 pub fn ubtrfs_binary() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("UBTRFS_BIN") {
         return Some(PathBuf::from(path)).filter(|path| path.is_file());
@@ -75,7 +76,7 @@ pub fn ubtrfs_binary() -> Option<PathBuf> {
     candidates.iter().map(|dir| dir.join("ubtrfs")).find(|path| path.is_file())
 }
 
-/// The path of a program, searched on the `PATH` and in the directories of the administrator's
+/// Returns the path of a program on the `PATH` or in the directories of the administrator's
 /// programs.
 pub fn find_tool(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -119,8 +120,8 @@ fn kernel_has_btrfs() -> bool {
     }
 }
 
-/// True when every need is met. Otherwise the test `name` is reported as skipped, or fails where
-/// the machine was declared complete. Used through [`require!`](crate::require).
+/// Returns true if every need is met. Otherwise reports the test `name` as skipped, or fails it if
+/// the machine was declared complete. It is used through [`require!`](crate::require).
 #[track_caller]
 pub fn met(name: &str, needs: &[Need]) -> bool {
     let missing: Vec<String> = needs.iter().filter_map(|need| need.missing()).collect();
@@ -144,7 +145,7 @@ pub fn met(name: &str, needs: &[Need]) -> bool {
     false
 }
 
-/// Returns from the test, reported as skipped, unless the machine has what is named:
+/// Returns from the test, and reports it as skipped, unless the machine meets the named needs:
 /// `require!(Need::Kernel, …)`.
 #[macro_export]
 macro_rules! require {

@@ -9,8 +9,8 @@ use crate::run::command;
 /// The user `nobody`, and its group.
 pub const NOBODY: u32 = 65534;
 
-/// The user `games` of every Debian, and its group: for a test that counts a user's processes,
-/// which must be this test's alone.
+/// The user `games` of every Debian, and its group, for a test that counts a user's processes, all
+/// of which must be its own.
 pub const GAMES: u32 = 5;
 
 /// Gives every user access to `/dev/fuse`. `$1` is where a node may be made; the rest is the
@@ -24,8 +24,8 @@ const OPEN_FUSE: &str = r#"
     exec "$@"
 "#;
 
-/// A mount namespace begins with all existing mounts. Those of other tests must not stay in it, or
-/// their servers would not end. `$1` is the directory of this test; the rest is the command to run.
+/// A new mount namespace has all existing mounts. Those of other tests must not stay in it, since
+/// their servers could not end. `$1` is the directory of this test; the rest is the command to run.
 const LEAVE_OTHERS: &str = r#"
     awk -v own="$1/" '$2 ~ "/ubtrfs-test-" && index($2, own) != 1 { print $2 }' /proc/self/mounts |
         xargs -r -n 1 umount -l 2>/dev/null
@@ -33,23 +33,24 @@ const LEAVE_OTHERS: &str = r#"
     exec "$@"
 "#;
 
-/// Runs what arguments are added in a mount namespace of its own, where of the mounts of tests only
-/// those in `dir` are.
+/// Returns a command that runs its further arguments in a mount namespace of its own. Of the mounts
+/// of tests, only those in `dir` are there.
 pub fn in_private_namespace(dir: &Path) -> Command {
     let mut line = command("unshare", &["--mount", "--propagation", "private", "sh", "-c", LEAVE_OTHERS, "sh"]);
     line.arg(dir);
     line
 }
 
-/// Puts something else in the place of `/dev/fuse`, and runs a command.
+/// Mounts something else over `/dev/fuse`, and runs a command.
 const HIDE_FUSE: &str = r#"
     set -e
     [ ! -e /dev/fuse ] || mount --bind /dev/null /dev/fuse
     exec "$@"
 "#;
 
-/// Runs what arguments are added as [`NOBODY`], without other groups and capabilities, and where
-/// nobody can mount anything by FUSE. Of the mounts of tests there are only those in `dir`.
+/// Returns a command that runs its further arguments as [`NOBODY`], without other groups and
+/// without capabilities, where no FUSE mount is possible. Of the mounts of tests, only those in
+/// `dir` are there.
 pub fn without_fuse(dir: &Path) -> Command {
     let mut line = in_private_namespace(dir);
     line.args(["sh", "-c", HIDE_FUSE, "sh", "setpriv", "--clear-groups", "--bounding-set=-all", "--no-new-privs"]);
@@ -57,7 +58,8 @@ pub fn without_fuse(dir: &Path) -> Command {
     line
 }
 
-/// Gives [`NOBODY`] a copy of a program, these paths (if they exist), and their directory.
+/// Gives [`NOBODY`] a copy of a program, access to these paths (if they exist), and to their
+/// directory.
 pub fn lend(dir: &Path, program: &Path, paths: &[&Path]) -> PathBuf {
     let copy = dir.join("program");
     std::fs::copy(program, &copy).expect("a copy");
@@ -73,9 +75,9 @@ pub fn shell(dir: &Path, script: &str) -> Command {
     shell_of(NOBODY, dir, script)
 }
 
-/// A shell that runs `script` as a user and its group, without other groups. It is in a mount
-/// namespace of its own, where every user has access to `/dev/fuse`, which some machines reserve
-/// for root: a node of it is made in `dir`. Added arguments are the script's.
+/// Returns a shell that runs `script` as a user and its group, without other groups. It is in a
+/// mount namespace of its own, in which every user has access to `/dev/fuse` (which some machines
+/// reserve for root): a node of it is made in `dir`. Further arguments are those of the script.
 pub fn shell_of(user: u32, dir: &Path, script: &str) -> Command {
     let mut line = in_private_namespace(dir);
     line.args(["sh", "-c", OPEN_FUSE, "sh"]).arg(dir.join("fuse"));

@@ -1,17 +1,17 @@
-//! Partition tables, written from the descriptions of their formats: what tests need of them.
+//! Partition tables for tests, written from the descriptions of their formats.
 
-/// Bytes and where on a device they are.
+/// Bytes and their offsets on a device.
 pub type Pieces = Vec<(u64, Vec<u8>)>;
 
 /// The type of partitions with Linux's file systems, as it is on disk.
 const LINUX: [u8; 16] =
     [0xaf, 0x3d, 0xc6, 0x0f, 0x83, 0x84, 0x72, 0x47, 0x8e, 0x79, 0x3d, 0x69, 0xd8, 0x47, 0x7d, 0xe4];
-/// Entries of a usual table, and the bytes of one.
+/// Entries of a usual table, and the bytes of an entry.
 const ENTRIES: u64 = 128;
 const ENTRY: u64 = 128;
 
-/// A GPT for a device of `size` bytes, with partitions from a first to a last sector: the MBR that
-/// protects it, the primary header, the entries, and their backups.
+/// Returns a GPT for a device of `size` bytes, with partitions from a first to a last sector: the
+/// protective MBR, the primary header, the entries, and their backups.
 pub fn gpt(size: u64, sector: u64, places: &[(u64, u64)]) -> Pieces {
     let sectors = size / sector;
     let array = ENTRIES * ENTRY / sector;
@@ -49,14 +49,14 @@ pub fn gpt(size: u64, sector: u64, places: &[(u64, u64)]) -> Pieces {
     ]
 }
 
-/// Gives a header the checksum that it should have.
+/// Writes the right checksum into a header.
 pub fn seal_gpt_header(header: &mut [u8]) {
     header[16..20].fill(0);
     let sum = crc32fast::hash(&header[..92]);
     header[16..20].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// A boot record with entries of a type, a first sector and a number of sectors.
+/// Returns a boot record with entries of a type, a first sector and a number of sectors.
 pub fn mbr(entries: &[(u8, u32, u32)]) -> Vec<u8> {
     let mut record = vec![0; 512];
     for (at, (kind, first, sectors)) in entries.iter().enumerate() {
@@ -69,9 +69,8 @@ pub fn mbr(entries: &[(u8, u32, u32)]) -> Vec<u8> {
     record
 }
 
-/// An MBR with a primary partition and logical ones, of sectors from and to, in an extended
-/// partition that begins at a sector and takes the rest. Each logical one has its boot record a
-/// track before it.
+/// Returns an MBR with a primary partition, and with logical ones in an extended partition that
+/// begins at a sector and takes the rest. Each logical one has its boot record a track before it.
 pub fn mbr_with_logical(sectors: u32, primary: (u32, u32), extended: u32, logical: &[(u32, u32)]) -> Pieces {
     let mut pieces = vec![(0, mbr(&[(0x83, primary.0, primary.1), (0x05, extended, sectors - extended)]))];
     let record_of = |first: u32| first - 2048;

@@ -1,5 +1,5 @@
-//! Real programs at work in a mounted directory. Each function makes its own subdirectory of the
-//! directory it is given, and fails the test when a program fails or finds something wrong.
+//! Real programs that work in a mounted directory. Each function makes its own subdirectory of the
+//! given directory, and fails the test if a program fails or finds something wrong.
 
 mod bench;
 mod build;
@@ -16,7 +16,7 @@ pub use sqlite::sqlite;
 
 use std::path::{Path, PathBuf};
 
-/// A new directory `name` in `dir`.
+/// Makes the directory `name` in `dir`.
 fn workplace(dir: &Path, name: &str) -> PathBuf {
     let place = dir.join(name);
     std::fs::create_dir(&place).unwrap_or_else(|error| panic!("mkdir {}: {error}", place.display()));

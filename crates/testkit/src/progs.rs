@@ -7,22 +7,22 @@ use std::process::Command;
 use crate::need::ubtrfs_binary;
 use crate::run::{Outcome, command, run};
 
-/// A new sparse image file of `size` bytes at `path`, with a file system made by
-/// `mkfs.btrfs OPTIONS`.
+/// Makes a sparse image file of `size` bytes at `path`, with a file system made by `mkfs.btrfs
+/// OPTIONS`.
 pub fn mkfs_btrfs(path: &Path, size: u64, options: &[&str]) {
     blank_image(path, size);
     mkfs_btrfs_on(&[path], options);
 }
 
-/// A file system made by `mkfs.btrfs OPTIONS` on images that are there.
+/// Makes a file system by `mkfs.btrfs OPTIONS` on existing images.
 pub fn mkfs_btrfs_on(images: &[impl AsRef<Path>], options: &[&str]) {
     let images = || images.iter().map(AsRef::as_ref);
     undisturbed(|| run(command("mkfs.btrfs", &["-q", "-f"]).args(options).args(images()))).ok();
 }
 
-/// Runs a program of btrfs-progs again where others disturbed it: it looks at the devices of all
-/// mounts, or scans all loop devices, and fails if one of another test disappears during that;
-/// after one that can't be read it may find no further devices of the volume.
+/// Runs a program of btrfs-progs again if concurrent tests disturbed it: it looks at the devices of
+/// all mounts, or scans all loop devices, and fails if a device of another test disappears
+/// meanwhile; after one that can't be read it may find no further devices of the volume.
 fn undisturbed(program: impl Fn() -> Outcome) -> Outcome {
     const DISTURBED: [&str; 3] = ["cannot check mount status", "could not check mount status", "cannot scan "];
     let mut tries = 20;
@@ -36,7 +36,7 @@ fn undisturbed(program: impl Fn() -> Outcome) -> Outcome {
     }
 }
 
-/// A new sparse file of `size` bytes at `path`, without anything in it.
+/// Makes an empty sparse file of `size` bytes at `path`.
 pub fn blank_image(path: &Path, size: u64) {
     File::create(path)
         .and_then(|file| file.set_len(size))
@@ -57,7 +57,8 @@ pub fn assert_btrfs_check_clean(image: &Path) {
     // with one of these words.
     let grumble = text.lines().find(|line| {
         let line = line.to_ascii_lowercase();
-        // Other devices of the machine, among which it looks for more of the volume's.
+        // These lines are about other devices of the machine, among which the checker searches for
+        // the volume's.
         if line.starts_with("error: cannot scan ") {
             return false;
         }

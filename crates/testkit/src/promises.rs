@@ -1,8 +1,8 @@
 //! What a writer may rely on after its file system has died: a model of names, inodes and contents
-//! that remembers every version of a session, and since which operation each of them is durable.
+//! that remembers every version of a session, and the operation up to which each is durable.
 //!
-//! A [`Writer`] works alone on its own names (concurrently with others, in the same directories),
-//! and adds every operation to its [`Promises`] before it is done, and every fsync when it has
+//! A [`Writer`] works alone on its own names (concurrently with others, in the same directories).
+//! It adds every operation to its [`Promises`] before it performs it, and every fsync when it has
 //! returned. Afterwards each name, and each inode with all of its names, must have the state of one
 //! point in time: the last one that was made durable, or any later one.
 
@@ -33,10 +33,10 @@ const LISTED: usize = 40;
 /// All versions of a file or directory.
 #[derive(Debug, Clone)]
 struct Inode {
-    /// What its blocks call it; 0 for a directory.
+    /// The id of the file in its blocks; 0 for a directory.
     id: u64,
     is_dir: bool,
-    /// When it was made; `None` if it was there before the session.
+    /// The operation that made it; `None` if it was there before the session.
     born: Option<u64>,
     names: History<BTreeSet<Name>>,
     content: History<BlocksState>,
@@ -44,21 +44,21 @@ struct Inode {
     mark: History<u32>,
 }
 
-/// Everything that one writer did in a session, and what of it is durable.
+/// Everything that one writer did in a session, and how far it is durable.
 #[derive(Debug, Clone, Default)]
 pub struct Promises {
     sequence: u64,
-    /// Ids of files and versions of blocks that were given so far.
+    /// The number of ids of files, and of versions of blocks, that were assigned so far.
     ids: u64,
     versions: u32,
     names: BTreeMap<Name, History<Option<u64>>>,
     inodes: BTreeMap<u64, Inode>,
-    /// What was done, an operation per line.
+    /// The operations, one per line.
     book: Vec<String>,
 }
 
 impl Promises {
-    /// The sequence number of the next operation, which does `what`.
+    /// Returns the sequence number of the next operation, which does `what`.
     fn begin(&mut self, what: &str) -> u64 {
         self.sequence += 1;
         self.book.push(format!("{}: {what}", self.sequence));
@@ -75,7 +75,7 @@ impl Promises {
         self.versions
     }
 
-    /// The inode that has `name` now.
+    /// Returns the inode that has `name` now.
     fn holder(&self, name: &Name) -> Option<u64> {
         *self.names.get(name)?.now()
     }
@@ -106,12 +106,13 @@ impl Promises {
         names.push(sequence, set);
     }
 
-    /// The creation of something at `name` begins.
+    /// Notes that the creation of an inode at `name` begins.
     fn creating(&mut self, sequence: u64, name: &Name) {
         self.set_name(sequence, name, Some(UNKNOWN));
     }
 
-    /// It has ended, and made the inode `number`; `None` as its name says that it has none.
+    /// Notes that a creation has ended and made the inode `number`; `name` is `None` if the inode
+    /// has no name.
     fn created(&mut self, sequence: u64, name: Option<&Name>, number: u64, is_dir: bool, mode: u32) -> u64 {
         let id = if is_dir { 0 } else { self.new_id() };
         let inode = Inode {
@@ -169,11 +170,12 @@ impl Promises {
         self.inode_mut(number).content.push(sequence, state);
     }
 
-    /// An fsync or fdatasync of an inode has returned; nothing has changed since `sequence`.
+    /// Notes that an fsync or fdatasync of an inode has returned, which has not changed since
+    /// `sequence`.
     fn synced(&mut self, sequence: u64, number: u64) {
         let inode = self.inode_mut(number);
-        // A name that was added and removed since has this state or a later one, like any other:
-        // its presence was not promised.
+        // A name that was added and removed since has the state of this time or a later one, like
+        // any other: its presence was not promised.
         let heard_of = inode.names.allowed().first().map(|(_, names)| names.clone()).unwrap_or_default();
         inode.content.promise(sequence);
         inode.mode.promise(sequence);
@@ -199,7 +201,7 @@ impl Promises {
         }
     }
 
-    /// The entries of a directory are durable up to `sequence`.
+    /// Notes that the entries of a directory are durable up to `sequence`.
     fn entries_synced(&mut self, sequence: u64, dir: u64) {
         for (_, history) in self.names.range_mut((dir, String::new())..(dir + 1, String::new())) {
             history.promise(sequence);
@@ -210,7 +212,7 @@ impl Promises {
         self.names.get_mut(name).expect("a name of the model").promise(sequence);
     }
 
-    /// A directory that is new, and those above it that are, are there since they were made.
+    /// Notes that a new directory, and the new ones above it, are there since they were made.
     fn promise_way(&mut self, dir: u64) {
         let Some(inode) = self.inodes.get_mut(&dir) else { return };
         let Some(born) = inode.born else { return };
@@ -221,7 +223,7 @@ impl Promises {
         }
     }
 
-    /// Everything is durable up to `sequence`.
+    /// Notes that everything is durable up to `sequence`.
     fn all_synced(&mut self, sequence: u64) {
         for history in self.names.values_mut() {
             history.promise(sequence);
@@ -234,17 +236,17 @@ impl Promises {
         }
     }
 
-    /// The operations done in this session.
+    /// Returns the number of operations in this session.
     pub fn operations(&self) -> u64 {
         self.sequence
     }
 
-    /// The last operations, one per line.
+    /// Returns the last operations, one per line.
     pub fn recent(&self) -> String {
         self.book[self.book.len().saturating_sub(LISTED)..].join("\n")
     }
 
-    /// All operations of the session, one per line.
+    /// Returns all operations of the session, one per line.
     pub fn book(&self) -> String {
         self.book.join("\n")
     }

@@ -1,4 +1,4 @@
-//! Running programs: output captured, time limited, failures reported in full.
+//! Runs programs, with their output captured, their time limited, and failures reported in full.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a program may run when nothing else was said.
+/// The limit of a program's time, unless another one is given.
 pub const USUAL_LIMIT: Duration = Duration::from_secs(300);
 
-/// What a program left behind.
+/// The outcome of a program.
 #[derive(Debug)]
 pub struct Outcome {
     /// The command line, for messages.
@@ -40,7 +40,7 @@ impl Outcome {
         format!("`{}`: {ended}\n--- stdout\n{}\n--- stderr\n{}", self.line, self.stdout, self.stderr)
     }
 
-    /// The outcome itself when it is a success; otherwise the test fails with the report.
+    /// Returns the outcome itself if it is a success. Otherwise fails the test with the report.
     #[track_caller]
     #[expect(clippy::return_self_not_must_use, reason = "often only the success counts")]
     pub fn ok(self) -> Self {
@@ -49,22 +49,22 @@ impl Outcome {
     }
 }
 
-/// A command from words.
+/// Makes a command from words.
 pub fn command<S: AsRef<std::ffi::OsStr>>(program: &str, args: &[S]) -> Command {
     let mut command = Command::new(program);
     command.args(args);
     command
 }
 
-/// Runs `command` to its end, with no input, for [`USUAL_LIMIT`] at most.
+/// Runs `command` to its end, with no input, for at most [`USUAL_LIMIT`].
 pub fn run(command: &mut Command) -> Outcome {
     run_within(command, USUAL_LIMIT)
 }
 
-/// Runs `command` to its end, with no input; one that takes longer than `limit` is ended and has no
-/// status.
+/// Runs `command` to its end, with no input. A program that takes longer than `limit` is killed and
+/// has no status.
 ///
-/// Output goes to files, not pipes: a daemon that keeps its parent's standard output open then
+/// Output goes to files, not pipes, so that a daemon which keeps its parent's standard output open
 /// blocks no reader.
 pub fn run_within(command: &mut Command, limit: Duration) -> Outcome {
     let line = format!("{command:?}");
@@ -91,8 +91,8 @@ pub fn run_within(command: &mut Command, limit: Duration) -> Outcome {
             Some(status) => break Some(status),
             None if start.elapsed() > limit => {
                 let _ = child.kill();
-                // A child in an uninterruptible call would hold us up here too, so it is not waited
-                // for.
+                // A child in an uninterruptible call would block this thread, too, so it is not
+                // waited for.
                 break None;
             }
             None => std::thread::sleep(pause),
@@ -116,7 +116,7 @@ fn text_of(file: &mut File) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// A program in C, compiled in `dir` under this name.
+/// Compiles a program in C in `dir` under this name.
 #[track_caller]
 pub fn compile(dir: &Path, name: &str, source: &str) -> PathBuf {
     let program = dir.join(name);

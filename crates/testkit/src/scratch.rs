@@ -1,5 +1,5 @@
-//! Temporary directories whose names have the id of the process that made them, so that the mounts
-//! and loop devices of a test that was killed can be recognised and removed by a later one.
+//! Temporary directories whose names have the id of the process that made them, so that a later
+//! test can recognise and remove the mounts and loop devices of one that was killed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Once;
@@ -9,8 +9,8 @@ use ubtrfs_mounts::Mounted;
 
 const PREFIX: &str = "ubtrfs-test-";
 
-/// A new empty directory, removed on drop. What earlier, killed tests left mounted or attached is
-/// removed first.
+/// Makes an empty directory, which is removed on drop. First removes what earlier, killed tests
+/// left mounted or attached.
 pub fn scratch_dir() -> tempfile::TempDir {
     static SWEEP: Once = Once::new();
     SWEEP.call_once(sweep);
@@ -20,14 +20,14 @@ pub fn scratch_dir() -> tempfile::TempDir {
         .expect("a temporary directory")
 }
 
-/// The directories where something is mounted, as `/proc/self/mountinfo` shows them.
+/// Returns the directories where something is mounted, as `/proc/self/mountinfo` shows them.
 pub fn mount_points() -> Vec<PathBuf> {
     mount_table().into_iter().map(|m| m.dir).collect()
 }
 
 /// One line of the mount table.
 pub(crate) struct MountLine {
-    /// Where it is mounted.
+    /// The mount point.
     pub dir: PathBuf,
     /// `major:minor` of the mounted file system.
     pub device: String,
@@ -41,7 +41,7 @@ pub(crate) fn mount_table() -> Vec<MountLine> {
     ubtrfs_mounts::all().unwrap_or_default().into_iter().map(line).collect()
 }
 
-/// The process that made `path`, if it is in a directory of [`scratch_dir`].
+/// Returns the process that made `path`, if it is in a directory of [`scratch_dir`].
 fn maker(path: &Path) -> Option<u32> {
     path.components().find_map(|part| {
         let rest = part.as_os_str().to_str()?.strip_prefix(PREFIX)?;

@@ -1,12 +1,12 @@
-//! Which seeds a test runs: a few in `make test`, many in `make soak`.
+//! The seeds that a test runs: a few in `make test`, many in `make soak`.
 
-/// Whether the long form of each test is requested, as by `make soak`.
+/// Returns whether the long form of each test is requested, as by `make soak`.
 pub fn soaks() -> bool {
     std::env::var_os("UBTRFS_SOAK").is_some()
 }
 
-/// The seeds in `UBTRFS_SEEDS`, which is a list such as `3,17,100-120`; the first `usual` whole
-/// numbers from 1 when it is not set.
+/// Returns the seeds in `UBTRFS_SEEDS`, which is a list such as `3,17,100-120`; if it is not set,
+/// the whole numbers from 1 to `usual`.
 pub fn seeds(usual: u64) -> Vec<u64> {
     match std::env::var("UBTRFS_SEEDS") {
         Ok(text) => parse(&text).unwrap_or_else(|| panic!("UBTRFS_SEEDS={text}: not a list of seeds")),
@@ -14,9 +14,9 @@ pub fn seeds(usual: u64) -> Vec<u64> {
     }
 }
 
-/// Seeds of a test that has many short runs: as [`seeds`], but in `make soak` each stands for
-/// `each` runs. The number of any of these, given alone and without `UBTRFS_SOAK`, is that run
-/// again.
+/// Returns the seeds of a test that has many short runs. It is like [`seeds`], but in `make soak`
+/// each seed stands for `each` runs. The number of one of these, given alone and without
+/// `UBTRFS_SOAK`, repeats that run.
 pub fn many_seeds(usual: u64, each: u64) -> Vec<u64> {
     if !soaks() {
         return seeds(usual);

@@ -1,4 +1,4 @@
-//! A link to a server on a Unix domain socket that is slow, or moves nothing for a while.
+//! A link to a server on a Unix domain socket that is slow, or that stops for a while.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// What is moved at once.
+/// The bytes that are moved at once.
 const PIECE: usize = 16 << 10;
 
 /// The link. New connections end when it is dropped.
@@ -20,9 +20,9 @@ pub struct SlowLink {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Bytes a second in each direction of all connections together; `None`: as fast as it goes.
+    /// Bytes per second in each direction of all connections together; `None` for no limit.
     rate: Option<u64>,
-    /// One at a time waits for what it moves.
+    /// For each direction, the lock of the connection that waits for what it moves.
     turn: [Mutex<()>; 2],
     is_paused: Mutex<bool>,
     resumed: Condvar,
@@ -31,7 +31,7 @@ struct Shared {
 }
 
 impl SlowLink {
-    /// A link from this new socket to that of a server.
+    /// Makes a link from a new socket to that of a server.
     pub fn start(socket: &Path, server: &Path, rate: Option<u64>) -> Self {
         let listener = UnixListener::bind(socket).expect("a socket");
         let shared = Arc::new(Shared { rate, ..Shared::default() });
@@ -43,7 +43,7 @@ impl SlowLink {
                 }
                 accepting.connections.fetch_add(1, SeqCst);
                 if let Ok(server) = UnixStream::connect(&server) {
-                    // Each ends with its connection.
+                    // Each connection ends on its own, by an error or not.
                     let _ = join(&accepting, &client, &server);
                 }
             }
@@ -51,12 +51,12 @@ impl SlowLink {
         Self { shared, socket: socket.to_owned() }
     }
 
-    /// The URI of the server's export.
+    /// Returns the URI of the server's export.
     pub fn uri(&self) -> String {
         format!("nbd+unix:///?socket={}", self.socket.display())
     }
 
-    /// Connections so far.
+    /// Returns the number of connections so far.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(SeqCst)
     }
@@ -66,7 +66,7 @@ impl SlowLink {
         *self.shared.is_paused.lock().unwrap_or_else(PoisonError::into_inner) = true;
     }
 
-    /// Goes on.
+    /// Moves data again.
     pub fn resume(&self) {
         *self.shared.is_paused.lock().unwrap_or_else(PoisonError::into_inner) = false;
         self.shared.resumed.notify_all();
@@ -77,7 +77,7 @@ impl Drop for SlowLink {
     fn drop(&mut self) {
         self.shared.is_over.store(true, SeqCst);
         self.resume();
-        // The listener notices when somebody comes.
+        // This connection wakes the listener, which then ends.
         let _ = UnixStream::connect(&self.socket);
     }
 }

@@ -1,4 +1,5 @@
-//! Something that mounts an image so that programs can work in it: the kernel's btrfs, or ubtrfs.
+//! An implementation that mounts an image so that programs can work in it: the kernel's btrfs, or
+//! ubtrfs.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use crate::threads_of::threads_of;
 /// How long a mount or unmount of ubtrfs may take.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How long a mount of ubtrfs may live before it is taken for hanging and torn down, in seconds;
+/// How many seconds a mount of ubtrfs may live before it counts as hanging and is torn down, unless
 /// `UBTRFS_MOUNT_LIMIT` says otherwise.
 const MOUNT_LIMIT: u64 = 900;
 
@@ -33,12 +34,12 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// ubtrfs, whose binary must exist: see [`Need::Ubtrfs`](crate::need::Need::Ubtrfs).
+    /// Returns ubtrfs, whose binary must exist: see [`Need::Ubtrfs`](crate::need::Need::Ubtrfs).
     pub fn ubtrfs() -> Self {
         Self::Ubtrfs(ubtrfs_binary().expect("the ubtrfs binary"))
     }
 
-    /// Its name, for messages.
+    /// Returns its name, for messages.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Kernel => "the kernel",
@@ -46,8 +47,8 @@ impl Subject {
         }
     }
 
-    /// Mounts the volume of `images` with `options` as `-o` takes them (may be empty); a refusal is
-    /// returned.
+    /// Mounts the volume of `images` with `options` as `-o` takes them (may be empty). Returns a
+    /// refusal.
     pub fn try_mount(&self, images: &[&Path], options: &str) -> Result<Mount, Outcome> {
         match self {
             Self::Kernel => KernelMount::try_new(images, options).map(Mount::Kernel),
@@ -65,14 +66,14 @@ impl Subject {
 /// A mounted volume; unmounted on drop.
 #[derive(Debug)]
 pub enum Mount {
-    /// By the kernel.
+    /// Mounted by the kernel.
     Kernel(KernelMount),
-    /// By ubtrfs.
+    /// Mounted by ubtrfs.
     Ubtrfs(FuseMount),
 }
 
 impl Mount {
-    /// The directory where it is mounted.
+    /// Returns the mount point.
     pub fn path(&self) -> &Path {
         match self {
             Self::Kernel(mount) => mount.path(),
@@ -80,7 +81,7 @@ impl Mount {
         }
     }
 
-    /// What the mount has said on the standard error stream; nothing of the kernel's.
+    /// Returns what the mount has written to the standard error stream; nothing for the kernel.
     pub fn said(&self) -> &str {
         match self {
             Self::Kernel(_) => "",
@@ -132,8 +133,8 @@ impl FuseMount {
         mount_table().iter().any(|line| line.dir == self.dir.path())
     }
 
-    /// Kills the server, and returns its status when it has ended. The mount remains, dead, until
-    /// it is unmounted.
+    /// Kills the server, waits for its end, and returns its statistics from before. The dead mount
+    /// remains until it is unmounted.
     #[track_caller]
     pub fn kill_server(&self) -> serde_json::Value {
         let (report, process) = self.server();
@@ -142,15 +143,15 @@ impl FuseMount {
         report
     }
 
-    /// The server's statistics, and its process.
+    /// Returns the server's statistics, and its process.
     #[track_caller]
     pub fn server(&self) -> (serde_json::Value, OwnedFd) {
         let output = run(Command::new(&self.binary).args(["stats", "--json"]).arg(self.dir.path())).ok().stdout;
         let report: serde_json::Value = serde_json::from_str(&output).expect("a report as JSON");
         let number =
             report["pid"].as_i64().and_then(|number| Pid::from_raw(number as i32)).expect("the server's process");
-        // From here on the number can't be another process's: the server, which has answered, is
-        // alive by this mount.
+        // The number can't belong to another process: the server, which has answered, lives as long
+        // as this mount.
         let process = pidfd_open(number, PidfdFlags::empty()).expect("the server's process");
         (report, process)
     }
@@ -161,7 +162,8 @@ impl FuseMount {
         assert!(outcome.success() && !self.is_mounted(), "ubtrfs umount: {}", outcome.report());
     }
 
-    /// `ubtrfs umount`, which answers "busy" while a program that scans new mounts uses this one.
+    /// Calls `ubtrfs umount`, again while it answers "busy", as it does while a program that scans
+    /// new mounts uses this one.
     fn umount(&mut self) -> Outcome {
         if let Some((stop, thread)) = self.watchdog.take() {
             drop(stop);
@@ -179,13 +181,13 @@ impl FuseMount {
     }
 }
 
-/// Waits for the end of a process, which ends soon.
+/// Waits for the end of a process, which has to end soon.
 #[track_caller]
 pub fn assert_ends(process: &OwnedFd) {
     let timeout = Timespec { tv_sec: TIMEOUT.as_secs() as i64, tv_nsec: 0 };
     let ended = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout)).expect("wait for a process");
     if ended != 1 {
-        // The descriptor says which process it is.
+        // The descriptor's information has the number of the process.
         let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).unwrap_or_default();
         let number = info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
         panic!("the process does not end:\n{}", number.map(threads_of).unwrap_or_default());
@@ -204,8 +206,8 @@ impl Drop for FuseMount {
     }
 }
 
-/// Tears the mount at `dir` down when it lives too long: a process that waits for its daemon then
-/// gets an error, not eternity.
+/// Tears the mount at `dir` down when it lives too long, so that a process that waits for its
+/// daemon gets an error.
 fn watch(dir: PathBuf) -> (Sender<()>, JoinHandle<()>) {
     let limit = std::env::var("UBTRFS_MOUNT_LIMIT").ok().and_then(|text| text.parse().ok()).unwrap_or(MOUNT_LIMIT);
     let (stop, stopped) = channel();
@@ -218,7 +220,7 @@ fn watch(dir: PathBuf) -> (Sender<()>, JoinHandle<()>) {
     (stop, thread)
 }
 
-/// Ends the FUSE connection and takes the mount away, whatever its daemon does.
+/// Aborts the FUSE connection and removes the mount, whatever its daemon does.
 fn tear_down(dir: &Path) {
     for line in mount_table().iter().filter(|line| line.dir == dir) {
         let device = line
@@ -226,8 +228,8 @@ fn tear_down(dir: &Path) {
             .split_once(':')
             .and_then(|(major, minor)| Some((major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?)));
         if let Some((major, minor)) = device {
-            // Of `fuseblk` that is the block device's number, of plain `fuse` the major number is
-            // zero.
+            // For `fuseblk` this is the number of the block device; for plain `fuse` the major
+            // number is zero.
             let abort = format!("/sys/fs/fuse/connections/{}/abort", major << 20 | minor);
             let _ = std::fs::write(abort, "1");
         }
@@ -237,7 +239,7 @@ fn tear_down(dir: &Path) {
     }
 }
 
-/// Returns when the image is not locked any more: the kernel completes the I/O of a killed server,
+/// Waits until the image is not locked any more. The kernel completes the I/O of a killed server,
 /// which holds the lock until then.
 #[track_caller]
 pub fn settle(image: &Path) {

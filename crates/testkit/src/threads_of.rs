@@ -1,10 +1,10 @@
-//! What the threads of a process wait for: of one that does not end though it should.
+//! Shows what the threads of a process wait for, when it does not end though it should.
 
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-/// A line for each thread (its name, and the state in which it is), and below it where it is in the
+/// Returns a line for each thread (its name and its state), and below it the thread's stack in the
 /// kernel, as far as root may see that. Empty if there is no such process.
 pub fn threads_of(process: u32) -> String {
     let mut said = String::new();
@@ -20,7 +20,8 @@ pub fn threads_of(process: u32) -> String {
     said
 }
 
-/// The letter of a thread's state (`S`: it sleeps, `T`: it is stopped); `None` if it has ended.
+/// Returns the letter of a thread's state (`S`: it sleeps, `T`: it is stopped), or `None` if it has
+/// ended.
 pub fn state_of(thread: &Path) -> Option<char> {
     let stat = fs::read_to_string(thread.join("stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()

@@ -14,15 +14,15 @@ use rustix::io::Errno;
 
 use crate::content::{BLOCK, Digest, Digester, WHOLE_LIMIT};
 
-/// Files up to this size are read from end to end, holes included; larger ones only where there is
-/// data.
+/// Files up to this size are read from end to end, holes included. Of larger ones only the data is
+/// read.
 const READ_HOLES_LIMIT: u64 = 16 << 20;
 
 /// The inode number of the top directory of every btrfs subvolume.
 const SUBVOLUME_TOP: u64 = 256;
 
-/// The inode number of the empty directory in a snapshot in place of a subvolume in its origin. It
-/// does not exist on disk, so its times mean nothing.
+/// The inode number of the empty directory that a snapshot has in place of a subvolume in its
+/// source. It does not exist on disk, so its times mean nothing.
 const STUB: u64 = 2;
 
 /// Seconds and nanoseconds since 1970.
@@ -55,7 +55,7 @@ impl Kind {
     }
 }
 
-/// One path. What is `None` is not known, and differs from nothing.
+/// One path. A value that is `None` is not known, and equals any value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// What it is.
@@ -101,12 +101,12 @@ pub struct Tree {
     pub entries: BTreeMap<Vec<u8>, Entry>,
     /// The sets of paths, of more than one each, that are names of one inode.
     pub links: BTreeSet<BTreeSet<Vec<u8>>>,
-    /// What was wrong with the tree by itself: unreadable things, a listing that contradicts
+    /// What was wrong with the tree by itself: unreadable inodes, or a listing that contradicts
     /// `stat`.
     pub anomalies: Vec<String>,
 }
 
-/// Names of one inode: the subvolume's top directory and the inode number in it identify it.
+/// The identity of an inode: its subvolume's top directory, and its number in that.
 type Identity = (Vec<u8>, u64);
 
 /// Walks everything below `top`, without going into other mounts.
@@ -143,7 +143,7 @@ impl Walker {
             (entry.mtime, entry.ctime, entry.atime, entry.btime) = (None, None, None, None);
         }
         if let Some((kind, ino)) = listed {
-            // The top of a subvolume is listed with the number of its tree, not of its inode.
+            // A listing shows the top of a subvolume with the number of its tree, not of its inode.
             let top = matches!(meta.ino(), SUBVOLUME_TOP | STUB);
             if kind != entry.kind || (ino != meta.ino() && !top) {
                 let stat = (entry.kind, meta.ino());
@@ -226,18 +226,19 @@ impl Walker {
     }
 }
 
-/// A path for people: bytes that are not printable ASCII or that would confuse are escaped.
+/// Returns a path for messages: bytes that are not printable ASCII or that would confuse are
+/// escaped.
 pub fn show(path: &[u8]) -> String {
     if path.is_empty() { "(top)".to_owned() } else { path.escape_ascii().to_string() }
 }
 
-/// The number that an inode has in its subvolume. A mount of ubtrfs shows others in place of those
-/// of nested subvolumes, above all that tests have; file handles hold the subvolume's number and
-/// the inode's own. `None` if it is not to be had.
+/// Returns the number that an inode has in its subvolume, or `None` if it can't be found. A mount
+/// of ubtrfs shows other numbers for inodes of nested subvolumes, above all those that tests have;
+/// file handles have the subvolume's number and the inode's own.
 fn own_number(path: &Path, meta: &Metadata) -> Option<u64> {
     const FIRST_SHOWN: u64 = 1 << 31;
     const INO: u64 = (1 << 40) - 1;
-    /// `struct file_handle` with room.
+    /// `struct file_handle` with space for the words of a handle.
     #[repr(C)]
     struct Handle {
         bytes: libc::c_uint,
@@ -285,7 +286,7 @@ fn entry_of(meta: &Metadata) -> Entry {
     }
 }
 
-/// All extended attributes of `path`, which is not followed if it is a symbolic link.
+/// Returns all extended attributes of `path`, which is not followed if it is a symbolic link.
 pub fn xattrs(path: &Path) -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     let mut names = vec![0; 65536];
     let len = match rustix::fs::llistxattr(path, &mut names[..]) {
@@ -309,7 +310,8 @@ fn flags(file: &File) -> Option<u32> {
 
 fn read_file(path: &Path, size: u64, entry: &mut Entry) -> io::Result<()> {
     let open = |flags: OFlags| std::fs::OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path);
-    // Reading must not change what a later walk sees; only owner and root may use this flag.
+    // Reading must not change what a later walk sees, but only the owner and root may use this
+    // flag.
     let file = open(OFlags::NOATIME).or_else(|_| open(OFlags::empty()))?;
     let ranges = data_ranges(&file, size)?;
     let mut digester = Digester::new(size);
@@ -349,7 +351,7 @@ fn feed(file: &File, digester: &mut Digester, start: u64, end: u64) -> io::Resul
     Ok(())
 }
 
-/// The ranges that `SEEK_DATA` and `SEEK_HOLE` report, adjacent ones joined.
+/// Returns the ranges that `SEEK_DATA` and `SEEK_HOLE` report, adjacent ones joined.
 pub fn data_ranges(file: &File, size: u64) -> io::Result<Vec<(u64, u64)>> {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     let mut at = 0;

@@ -1,7 +1,7 @@
 //! Seeded random operations in a directory, with a model of what must be there.
 //!
-//! One seed is one sequence of operations, whatever the file system answers; each answer is
-//! compared with that of the model. Some operations must fail, and some read existing files.
+//! A seed makes the same sequence of operations whatever the file system answers, and each answer
+//! is compared with that of the model. Some operations must fail, and some read existing files.
 
 mod attributes;
 mod data;
@@ -33,8 +33,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// These limits on a volume whose tree nodes have `nodesize` bytes: the target of a symbolic
-    /// link is one item, and must leave room for the head of a node and of itself.
+    /// Returns these limits for a volume whose tree nodes have `nodesize` bytes: the target of a
+    /// symbolic link is one item, and must leave space for the header of a node and its own.
     #[must_use]
     pub fn in_nodes_of(self, nodesize: u64) -> Self {
         const HEADS: u64 = 150;
@@ -47,13 +47,13 @@ impl Default for Limits {
         Self {
             names: 400,
             bytes: 48 << 20,
-            // One byte less than `PATH_MAX`.
+            // This is one byte less than `PATH_MAX`.
             target: 4095,
         }
     }
 }
 
-/// An operation that did not end as it must, and the last ones before it.
+/// An operation that did not end as expected, and the last ones before it.
 #[derive(Debug, Clone)]
 pub struct Failure {
     /// The error.
@@ -69,7 +69,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// How an operation ended: well, or with a sentence.
+/// The result of an operation: a sentence if it did not end as expected.
 type Step = Result<(), String>;
 
 /// Random operations on one directory.
@@ -85,18 +85,18 @@ pub struct Workload {
     open: Vec<(NodeId, File)>,
     history: VecDeque<String>,
     count: u64,
-    /// A time before the operation that is being done.
+    /// A time before the current operation.
     began: (i64, u32),
     unsupported: BTreeSet<&'static str>,
 }
 
 impl Workload {
-    /// A workload in `dir`, which is empty.
+    /// Makes a workload in `dir`, which is empty.
     pub fn new(dir: &Path, seed: u64) -> Self {
         Self::resume(dir, Model::of_empty(dir), seed)
     }
 
-    /// A workload in `dir`, which holds what `model` says.
+    /// Makes a workload in `dir`, which has the content of `model`.
     pub fn resume(dir: &Path, model: Model, seed: u64) -> Self {
         Self {
             dir: dir.to_owned(),
@@ -113,18 +113,18 @@ impl Workload {
         }
     }
 
-    /// The same workload with other limits.
+    /// Returns the same workload with other limits.
     #[must_use]
     pub fn limited(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Does `count` operations, and stops at the first that does not end as it must.
+    /// Does `count` operations, and stops at the first that does not end as expected.
     pub fn run(&mut self, count: usize) -> Result<(), Failure> {
         for _ in 0..count {
             self.count += 1;
-            // An operation may take long after it has set the time.
+            // An operation may take long after it has set a time.
             self.began = now();
             self.step().map_err(|what| Failure {
                 what: format!("operation {}: {what}", self.count),
@@ -134,7 +134,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Does `count` operations; one that does not end as it must fails the test.
+    /// Does `count` operations. One that does not end as expected fails the test.
     #[track_caller]
     pub fn run_or_panic(&mut self, count: usize) {
         if let Err(failure) = self.run(count) {
@@ -142,12 +142,12 @@ impl Workload {
         }
     }
 
-    /// The model as it is now.
+    /// Returns the model as it is now.
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// Optional operations that the file system refused as unsupported.
+    /// Returns the optional operations that the file system refused as unsupported.
     pub fn unsupported(&self) -> &BTreeSet<&'static str> {
         &self.unsupported
     }
@@ -195,7 +195,7 @@ impl Workload {
         }
     }
 
-    // What the operations share.
+    // Helpers of the operations.
 
     fn note(&mut self, line: &str) {
         const KEPT: usize = 40;
@@ -205,7 +205,7 @@ impl Workload {
         }
     }
 
-    /// The path of `name` in `dir`, and the same for people.
+    /// Returns the path of `name` in `dir`, and the same for messages.
     fn place(&self, dir: NodeId, name: &[u8]) -> (PathBuf, String) {
         let path = join(&self.model.dir_path(dir), name);
         let full = self.dir.join(OsStr::from_bytes(&path));
@@ -216,15 +216,15 @@ impl Workload {
         *self.rng.pick(&self.model.dirs())
     }
 
-    /// A name of any kind, or one for which `wanted` holds.
+    /// Returns a name of an inode for which `wanted` holds.
     fn random_entry(&mut self, wanted: impl Fn(&Node) -> bool) -> Option<Name> {
         let names: Vec<Name> =
             self.model.names().into_iter().filter(|name| wanted(self.model.node(name.node))).collect();
         (!names.is_empty()).then(|| self.rng.pick(&names).clone())
     }
 
-    /// Owner and group of files that are made in `dir`, and the additional bits of their mode
-    /// (`S_ISGID`, which directories inherit).
+    /// Returns owner and group of files that are made in `dir`, and the additional bits of their
+    /// mode (`S_ISGID`, which directories inherit).
     fn heritage(&self, dir: NodeId, is_dir: bool) -> (u32, u32, u32) {
         const SETGID: u32 = 0o2000;
         let parent = self.model.node(dir);
@@ -236,7 +236,7 @@ impl Workload {
         }
     }
 
-    /// A new inode for the model, as the kernel makes it in `dir`.
+    /// Adds an inode to the model, as the kernel makes it in `dir`.
     fn new_node(&mut self, dir: NodeId, body: Body, mode: u32) -> NodeId {
         let is_dir = matches!(body, Body::Dir { .. });
         let (uid, gid, more) = self.heritage(dir, is_dir);
@@ -255,7 +255,8 @@ impl Workload {
         self.model.node_mut(id).mtime = Mtime::Since(self.began);
     }
 
-    /// One name of `node` was removed: without names and not open, it is forgotten.
+    /// Notes that one name of an inode was removed. An inode without names that is not open is
+    /// removed.
     fn drop_link(&mut self, id: NodeId) {
         let node = self.model.node_mut(id);
         node.nlink -= 1;
@@ -272,8 +273,8 @@ impl Workload {
         }
     }
 
-    /// True when `result` is well; false when the file system does not support the optional
-    /// operation `what`.
+    /// Returns true if `result` is a success, and false if the file system does not support the
+    /// optional operation `what`.
     fn supported(&mut self, what: &'static str, result: rustix::io::Result<()>) -> Result<bool, String> {
         match result {
             Ok(()) => Ok(true),
@@ -296,13 +297,13 @@ fn expect<T>(result: Result<T, Errno>, wanted: Option<Errno>, what: &str) -> Ste
     Err(format!("{what}: {} instead of {}", describe(got), describe(wanted)))
 }
 
-/// The errno of an error of std.
+/// Returns the errno of an error of std.
 fn errno(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
-/// A second before now: no change made from here on may have an earlier time, though a kernel's
-/// clock is coarse.
+/// Returns the time a second ago. A change from now on can't have an earlier time, though the
+/// kernel's clock is coarse.
 fn now() -> (i64, u32) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.expect("a clock after 1970");
@@ -310,7 +311,7 @@ fn now() -> (i64, u32) {
 }
 
 fn umask() -> u32 {
-    // Read from /proc, since the system call that reads it also sets it, for all threads.
+    // Reads it from /proc, since the system call that returns it also sets it, for all threads.
     std::fs::read_to_string("/proc/self/status")
         .ok()
         .and_then(|text| {
@@ -330,7 +331,7 @@ fn shorten(text: &str) -> String {
 }
 
 /// Runs one workload per thread at the same time, each in its own new directory below `top`, and
-/// returns the models by directory. A failure of any fails the test.
+/// returns the models by directory. A failure of one of them fails the test.
 #[track_caller]
 pub fn run_threads(top: &Path, seed: u64, threads: u64, operations: usize) -> Vec<(PathBuf, Model)> {
     std::thread::scope(|scope| {

@@ -1,7 +1,8 @@
-//! Lists what has changed in a volume since a commit, by the generations that btrfs keeps: whole
-//! leaves that are older are passed over without a look at what is in them.
+//! Lists what has changed in a volume since a commit, by the generations of tree blocks: the search
+//! skips leaves that are older than the commit without reading their items.
 //!
-//! `cargo run --example changed_since -- disk.img 7`; without a number, the last one is printed.
+//! `cargo run --example changed_since -- disk.img 7`; without a number it prints that of the last
+//! commit.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -10,8 +11,8 @@ use ubtrfs::format::items::InodeItem;
 use ubtrfs::format::{Generation, Ino, ItemType, Key};
 use ubtrfs::{Filesystem, Options, Result};
 
-/// The paths of inodes of the mounted subvolume that have changed in commits after `since`, with
-/// their data, attributes or entries.
+/// Returns the paths of inodes of the mounted subvolume whose data, attributes or entries have
+/// changed in commits after `since`.
 pub fn changed_since(fs: &Filesystem, since: Generation) -> Result<Vec<PathBuf>> {
     let subvolume = fs.root().subvolume;
     let (first, last) = (Key::new(Ino::ROOT_DIR.0, ItemType(0), 0), Key::new(u64::MAX, ItemType(u8::MAX), u64::MAX));
@@ -33,7 +34,7 @@ pub fn changed_since(fs: &Filesystem, since: Generation) -> Result<Vec<PathBuf>>
     Ok(paths)
 }
 
-/// A path of an inode; none if it has lost its name.
+/// Returns a path of an inode, or `None` if it has lost its name.
 fn path_of(fs: &Filesystem, mut ino: Ino) -> Result<Option<PathBuf>> {
     let mut names = Vec::new();
     while ino != Ino::ROOT_DIR {
@@ -49,7 +50,7 @@ fn path_of(fs: &Filesystem, mut ino: Ino) -> Result<Option<PathBuf>> {
     Ok(Some(std::iter::once("/".to_owned()).chain(names.into_iter().rev()).collect()))
 }
 
-/// Prints what has changed in the volume `image`, or the number of its last commit.
+/// Prints what has changed in the volume `image`, or without `since` the number of its last commit.
 pub fn run(image: &str, since: Option<Generation>) -> Result<Vec<PathBuf>> {
     let fs = Filesystem::open_path(image, Options { read_only: true, ..Options::default() })?;
     let Some(since) = since else {

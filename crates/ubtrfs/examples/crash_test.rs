@@ -1,5 +1,6 @@
-//! Tests a promise of a program against crashes: a device in memory records what is written to it,
-//! and gives every state that a crash at any moment could leave. Here: what was fsynced is there.
+//! Tests a promise of a program against crashes. A device in memory records what is written to it,
+//! and reproduces every state that a crash at any time could leave. The promise of this example is
+//! that files are there once they were fsynced.
 //!
 //! `cargo run --example crash_test --features testing`
 
@@ -13,16 +14,16 @@ use ubtrfs::{Dir, Filesystem, Options};
 
 const SIZE: usize = 128 << 20;
 const FILES: usize = 10;
-/// Crashes at each event of the device.
+/// Crashes that are examined at each event of the device.
 const CRASHES: u64 = 3;
 
 fn open(device: Arc<dyn Device>) -> ubtrfs::Result<Arc<Filesystem>> {
-    // Commits happen when the test says so.
+    // Only the test commits.
     Filesystem::open_devices(vec![device], Options { background_commits: false, ..Options::default() })
 }
 
-/// Writes and fsyncs files, and looks after crashes at all times whether those are there that must
-/// be. Returns the number of crashes.
+/// Writes and fsyncs files, and checks after crashes at all times that the files are there that
+/// must be. Returns the number of crashes.
 pub fn run() -> Result<usize, Box<dyn Error>> {
     let empty = MemoryDevice::new(SIZE);
     mkfs::make(&[&empty], &MkfsOptions::new(SIZE as u64))?;
@@ -30,7 +31,7 @@ pub fn run() -> Result<usize, Box<dyn Error>> {
 
     let fs = open(device.clone())?;
     let root = Dir::root(&fs);
-    // How many events the device had seen when each fsync returned.
+    // For each file, how many events the device had seen when its fsync returned.
     let mut synced_at = Vec::new();
     for number in 0..FILES {
         let file = root.create(format!("file{number}"))?;
@@ -42,7 +43,7 @@ pub fn run() -> Result<usize, Box<dyn Error>> {
     let mut crashes = 0;
     for event in 0..=device.len() {
         for seed in 0..CRASHES {
-            // What no barrier has made durable is there, or not, or torn.
+            // Writes that no barrier has made durable may be there, missing or torn.
             let left = device.crash_state(event, &mut random_fates(CRASHES * event as u64 + seed));
             // Opening replays the log.
             let fs = open(Arc::new(left))?;

@@ -1,5 +1,5 @@
-//! Writes the content of a file of a volume to the standard output. Nothing is written to the
-//! volume, and nothing is mounted.
+//! Writes the content of a file of a volume to the standard output. It neither mounts the volume
+//! nor writes to it.
 //!
 //! `cargo run --example read_file -- disk.img /etc/hostname`
 

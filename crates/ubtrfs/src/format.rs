@@ -1,8 +1,8 @@
-//! The format: identifiers, times, flags and items, as signatures of the engine have them.
+//! The format: identifiers, times, flags and items that the signatures of the engine use.
 //!
-//! Stable are the identifiers ([`Ino`], [`TreeId`], [`Generation`], [`DirIndex`], …), [`Key`],
-//! [`items::Timespec`], [`items::FileType`] and [`items::InodeFlags`]. The rest belongs to the
-//! engine, is here so that it has a name, and changes with any version.
+//! These are stable: the identifiers ([`Ino`], [`TreeId`], [`Generation`], [`DirIndex`], …),
+//! [`Key`], [`items::Timespec`], [`items::FileType`] and [`items::InodeFlags`]. The rest belongs to
+//! the engine. It is here so that it has a name, and changes with any version.
 
 #[doc(inline)]
 pub use ubtrfs_format::*;

@@ -21,14 +21,14 @@
 //! root.create_dir_all("letters/2024")?;
 //! let file = root.create("letters/2024/first")?;
 //! file.write_all_at(b"Dear reader", 0)?;
-//! file.sync_all()?; // From here on no crash takes it away.
+//! file.sync_all()?; // From here on it survives any crash.
 //! file.close()?;
 //!
 //! assert_eq!(root.read("letters/2024/first")?, b"Dear reader");
 //! for entry in root.read_dir("letters")? {
 //!     println!("{}", entry?.file_name().display());
 //! }
-//! fs.close()?; // Commits, and says so if that fails.
+//! fs.close()?; // Commits, and returns an error if that fails.
 //! # Ok(())
 //! # }
 //! ```
@@ -48,65 +48,67 @@
 //!
 //! - **By path**: [`Dir`], [`File`] and [`OpenOptions`] look like [`std::fs`]. Paths and symbolic
 //!   links stay inside of the volume. An [`Error`] becomes a [`std::io::Error`] by `?`.
-//! - **By inode**: a [`Filesystem`] has the owners of every operation that a server of the VFS
-//!   needs, on [`InodeId`]s: [`DirectoryOperations`], [`FileOperations`] (content, holes,
+//! - **By inode**: a [`Filesystem`] has every operation that a server of the VFS needs, on
+//!   [`InodeId`]s, in groups: [`DirectoryOperations`], [`FileOperations`] (content, holes,
 //!   reflinks), [`InodeOperations`] (attributes, flags, xattrs), [`SubvolumeOperations`],
-//!   [`Durability`]. Who gets an inode by [`lookup`](DirectoryOperations::lookup) or
+//!   [`Durability`]. A caller that gets an inode by [`lookup`](DirectoryOperations::lookup) or
 //!   [`create`](DirectoryOperations::create) holds a reference to it, as the kernel's inode cache
-//!   would, and gives it back by [`forget`](References::forget). [`Dir::id`] and [`File::id`] lead
-//!   from paths to inodes.
+//!   would, and gives it back by [`forget`](References::forget). [`Dir::id`] and [`File::id`]
+//!   return the inode of a path.
 //!
 //! # What one has to know
 //!
 //! **Operations change memory.** All threads see a change when the call returns. It becomes durable
 //! by a *commit*, which writes everything that has changed since the last one, copy-on-write, and
-//! then one superblock that refers to it: all of it or nothing. A commit starts
-//! [`commit_interval`](Options::commit_interval) after a change at the latest (5 seconds), when
-//! memory or space asks for it, by [`Durability::sync`], and by [`Filesystem::close`].
+//! then one superblock that refers to it: a crash leaves all of it or nothing. A commit starts at
+//! the latest [`commit_interval`](Options::commit_interval) (5 seconds) after a change, when memory
+//! or space runs short, by [`Durability::sync`], and by [`Filesystem::close`].
 //!
 //! **fsync promises** that the file's content, attributes and names, as they were when it was
 //! called, are there after any crash once it has returned `Ok`. It writes a log of what changed,
-//! not a commit. After an error of the devices that may cost data the file system turns read-only,
-//! every fsync fails, and [`Filesystem::abort_reason`] says why.
+//! not a commit. After an error of a device by which data may be lost, the file system turns
+//! read-only, every fsync fails, and [`Filesystem::abort_reason`] says why.
 //!
-//! **After a crash** (of the process, the kernel or the machine) the volume is as of its last
-//! commit, with all that was fsynced since; opening it replays the log. No check is needed.
+//! **After a crash** (of the process, the kernel or the machine) the volume is in the state of its
+//! last commit, with all that was fsynced since; opening it replays the log. No check is needed.
 //!
-//! **What changed** between two subvolumes, or in one since a commit, is found by
-//! [`changes`] and [`changes_since`] without reading what they share. [`merge`] takes it into a
-//! third, file by file; that is many operations, of which a crash may leave the first ones only.
+//! **Differences.** [`changes`] finds what differs between two subvolumes, and [`changes_since`]
+//! what has changed in one since a commit; neither reads blocks that both states share. [`merge`]
+//! applies the differences to a third subvolume, file by file. That takes many operations, of which
+//! a crash may leave only the first ones.
 //!
 //! **Closing.** [`Filesystem::close`] commits and reports errors. A file system that is dropped
 //! instead does the same but only traces the error (by the crate `tracing`), unless
 //! [`background_commits`](Options::background_commits) is off, or the thread panics: then nothing
-//! is committed.
-//! A [`File`] may be dropped without loss; only fsync and commits make its content durable.
+//! is committed. A [`File`] may be dropped without loss; only fsync and commits make its content
+//! durable.
 //!
-//! **Threads.** All types are `Send` and `Sync`; operations take `&self`. Reads of one file go side
-//! by side, changes of one inode after each other, and nobody holds a lock while a commit writes.
+//! **Threads.** All types are `Send` and `Sync`; operations take `&self`. Reads of a file run in
+//! parallel, changes of an inode one after the other, and no lock is held while a commit writes.
 //! Two threads work in the background (three with [`discard`](Options::discard)). They do not
-//! survive a `fork`: open afterwards.
+//! survive a `fork`, so open the volume after it.
 //!
-//! **Permissions** are not checked by the engine: callers decide who may do what, as the VFS does
-//! for the kernel's file systems.
+//! **Permissions.** The engine does not check them. The caller does, as the VFS does for the
+//! kernel's file systems.
 //!
-//! **One at a time.** A volume may be open once. [`Filesystem::open_path`] keeps others out as the
-//! program `ubtrfs` does; who brings devices of their own sees to it. The [`Refusal`] of a volume
-//! that can't be opened the way that was asked for (several devices for writing, unknown features,
-//! quotas) says what would help.
+//! **One at a time.** A volume may be open once. [`Filesystem::open_path`] locks it as the program
+//! `ubtrfs` does; a caller that passes devices of its own has to ensure that itself. The
+//! [`Refusal`] of a volume that can't be opened the way that was asked for (several devices for
+//! writing, unknown features, quotas) says what would help.
 //!
 //! # What is stable
 //!
-//! Versions follow Semantic Versioning; before 1.0 the second number rises with what breaks
-//! something. Stable is what this page lists, but for [`testing`](#features) and for what
-//! [`volume`] and [`format`](mod@format) only name for the sake of signatures; the crates that
-//! these come from are parts of this one, and change with any version. The smallest Rust is 1.88; a
-//! newer one may be needed from a second number on.
+//! Versions follow Semantic Versioning; before 1.0 a breaking change raises the second number.
+//! Everything that this page lists is stable, except [`testing`](#features) and the items that
+//! [`volume`] and [`format`](mod@format) name only because signatures need them; the crates that
+//! these come from are parts of this one, and change with any version. The minimum version of Rust
+//! is 1.88; a release that raises the second number may require a newer one.
 //!
 //! # Features
 //!
-//! - `testing`: the module `testing`, with devices that fail and that show what a crash could
-//!   leave. `examples/crash_test.rs` shows how to test a program's own promises with them.
+//! - `testing`: adds the module `testing`, with devices that fail and devices that reproduce the
+//!   states that a crash could leave. `examples/crash_test.rs` shows how to test a program's own
+//!   promises with them.
 
 #![warn(unnameable_types)]
 

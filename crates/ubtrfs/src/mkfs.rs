@@ -1,4 +1,4 @@
-//! Making a volume.
+//! Makes volumes.
 
 use std::io;
 
@@ -8,16 +8,16 @@ use ubtrfs_mkfs::{Medium, existing_signature, layout};
 pub use ubtrfs_mkfs::{MkfsError, MkfsOptions, NewDevice, Profile};
 use ubtrfs_volume::{Buffer, Device, DeviceWrite};
 
-/// Where a superblock says where it is.
+/// The offset of a superblock's own address.
 const SUPERBLOCK_PLACE: std::ops::Range<usize> = 48..56;
-/// Where its magic is.
+/// The offset of its magic.
 const SUPERBLOCK_MAGIC_PLACE: std::ops::Range<usize> = 64..72;
 
-/// Why no volume was made.
+/// The reason why no volume was made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A device holds something.
+    /// A device is not empty.
     #[error("a device holds a {0}")]
     Occupied(String),
     /// No volume can be made of these options.
@@ -28,8 +28,8 @@ pub enum Error {
     Device(io::Error),
 }
 
-/// Makes a volume on empty devices, as many as the options have; it is durable when this returns.
-/// A device that holds a file system that somebody might miss is refused.
+/// Makes a volume on empty devices, as many as the options name. The volume is durable when this
+/// returns. Refuses a device that holds a file system or another known signature.
 pub fn make(devices: &[&dyn Device], options: &MkfsOptions) -> Result<(), Error> {
     for device in devices {
         let mut read = |at: u64, buffer: &mut [u8]| device.read_at(Physical(at), buffer);
@@ -40,7 +40,8 @@ pub fn make(devices: &[&dyn Device], options: &MkfsOptions) -> Result<(), Error>
     make_over(devices, options)
 }
 
-/// Makes a volume on devices whatever they hold; it is durable when this returns.
+/// Makes a volume on devices, and overwrites whatever they hold. The volume is durable when this
+/// returns.
 pub fn make_over(devices: &[&dyn Device], options: &MkfsOptions) -> Result<(), Error> {
     let mut layout = layout(options)?;
     for ((device, new), (_, of)) in devices.iter().zip(&mut layout.devices).zip(options.devices()) {
@@ -51,7 +52,7 @@ pub fn make_over(devices: &[&dyn Device], options: &MkfsOptions) -> Result<(), E
     layout.write(&mut media).map_err(Error::Device)
 }
 
-/// Superblocks that an older volume, which was larger, has left behind the end of the new one.
+/// Returns the superblocks that a larger, older volume has left behind the end of the new one.
 fn left_superblocks(device: &dyn Device, end: u64) -> io::Result<Vec<(Physical, u64)>> {
     let size = SUPERBLOCK_SIZE as u64;
     let mut left = Vec::new();
@@ -61,7 +62,8 @@ fn left_superblocks(device: &dyn Device, end: u64) -> io::Result<Vec<(Physical, 
         }
         let mut bytes = Buffer::zeroed(SUPERBLOCK_SIZE);
         device.read_at(at, &mut bytes)?;
-        // One that says that it belongs here, sound or not: what is behind the end may be in use.
+        // Takes only a superblock that has its own address, whether it is sound or not: other data
+        // behind the end may be in use.
         let (place, magic) = (&bytes[SUPERBLOCK_PLACE], &bytes[SUPERBLOCK_MAGIC_PLACE]);
         if *place == at.0.to_le_bytes() && *magic == ubtrfs_format::SUPERBLOCK_MAGIC {
             left.push((at, size));
@@ -70,7 +72,7 @@ fn left_superblocks(device: &dyn Device, end: u64) -> io::Result<Vec<(Physical, 
     Ok(left)
 }
 
-/// A device that a layout is written to.
+/// A device to which a layout is written.
 struct DeviceMedium<'a>(&'a dyn Device);
 
 impl Medium for DeviceMedium<'_> {

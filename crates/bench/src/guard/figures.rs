@@ -1,33 +1,34 @@
-//! What was counted, and how it differs from what a baseline has.
+//! Counters, and their differences from a baseline.
 
 use std::collections::BTreeMap;
 
-/// Parts in a hundred by which a counter may grow unnoticed.
+/// Per cent by which a counter may grow without being reported.
 const TOLERANCE: u64 = 2;
-/// Counters by their names, by the names of histories.
+/// Counters by name, in turn by the names of histories.
 pub type Figures = BTreeMap<String, BTreeMap<String, u64>>;
 
-/// A counter that is not what it was.
+/// A counter that has changed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Where it was counted.
+    /// The history in which it was counted.
     pub history: String,
     /// Its name.
     pub counter: String,
     /// The baseline's value.
     pub before: u64,
-    /// That of now.
+    /// The present value.
     pub now: u64,
 }
 
 impl Change {
-    /// Whether it has grown.
+    /// Returns whether it has grown.
     pub fn is_worse(&self) -> bool {
         self.now > self.before
     }
 }
 
-/// What has changed by more than the tolerance and `slack`, or is in one of the two alone.
+/// Returns the counters that have changed by more than the tolerance and `slack`, or that only one
+/// of the two has.
 pub fn compare(before: &Figures, now: &Figures, slack: u64) -> Vec<Change> {
     let value = |figures: &Figures, history: &str, counter: &str| {
         figures.get(history).and_then(|counters| counters.get(counter)).copied().unwrap_or(0)

@@ -1,5 +1,5 @@
-//! Histories of a volume in memory, the same in each run: one thread, random numbers with a fixed
-//! seed, commits only where the history has one.
+//! Histories of a volume in memory, which are the same in each run: they have one thread, random
+//! numbers with a fixed seed, and no commits but their own.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ const VOLUME: u64 = 1 << 30;
 const SECTOR: u64 = 4096;
 const MIB: u64 = 1 << 20;
 
-/// A volume, and the engine that has it open.
+/// A volume, and the engine on it.
 pub struct Bed {
     device: Arc<MemoryDevice>,
     fs: Arc<Filesystem>,
@@ -29,19 +29,19 @@ fn open(device: &Arc<MemoryDevice>) -> Result<Arc<Filesystem>> {
 }
 
 impl Bed {
-    /// A new volume.
+    /// Makes a new volume.
     pub fn new() -> Result<Self> {
         let device = Arc::new(memory::volume(VOLUME)?);
         let fs = open(&device)?;
         Ok(Self { device, fs })
     }
 
-    /// The engine.
+    /// Returns the engine.
     pub fn fs(&self) -> &Filesystem {
         &self.fs
     }
 
-    /// Commits, and opens the volume again with nothing in memory.
+    /// Commits, and opens the volume again with empty caches.
     fn reopen(&mut self) -> Result<()> {
         self.fs.close()?;
         self.fs = open(&self.device)?;
@@ -65,7 +65,7 @@ impl Bed {
         Ok(())
     }
 
-    /// A directory of committed files with a sector each.
+    /// Makes a directory of committed files with a sector each.
     fn full_directory(&self, files: u64) -> Result<InodeId> {
         let dir = self.dir(self.fs.root(), "dir")?;
         for number in 0..files {
@@ -76,7 +76,7 @@ impl Bed {
         Ok(dir)
     }
 
-    /// The same, after a mount, with nothing of it in memory.
+    /// Makes a directory of committed files, and mounts again, so that nothing of it is in memory.
     fn cold_directory(&mut self, files: u64) -> Result<InodeId> {
         self.full_directory(files)?;
         self.reopen()?;
@@ -84,18 +84,18 @@ impl Bed {
     }
 }
 
-/// Reads the counters for the first time.
+/// A function that reads the counters for the first time.
 type Begin<'a> = dyn FnMut(&Bed) + 'a;
 
-/// Something that happens in a volume.
+/// A history of a volume.
 pub struct History {
     /// Its name in the baseline.
     pub name: &'static str,
-    /// Runs it; calls the function where that is counted which the name says.
+    /// Runs it, and calls the function where the counted part begins.
     pub run: fn(&mut Bed, &mut Begin<'_>) -> Result<()>,
 }
 
-/// All of them.
+/// All histories.
 pub const HISTORIES: &[History] = &[
     History { name: "create 2,000 files, sync", run: create },
     History { name: "fsync each of 200 new files", run: fsync_new },
@@ -127,7 +127,7 @@ fn fsync_new(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A committed file of so many bytes.
+/// Makes a committed file of so many bytes.
 fn large(bed: &Bed, bytes: u64) -> Result<InodeId> {
     let file = bed.file(bed.fs.root(), "large")?;
     for at in (0..bytes).step_by(MIB as usize) {
@@ -137,7 +137,7 @@ fn large(bed: &Bed, bytes: u64) -> Result<InodeId> {
     Ok(file)
 }
 
-/// The offset of a sector of a file of 64 MiB.
+/// Returns the offset of a random sector of a file of 64 MiB.
 fn random_sector(random: &mut Rng) -> u64 {
     random.below(64 * MIB / SECTOR) * SECTOR
 }

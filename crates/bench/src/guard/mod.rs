@@ -1,5 +1,5 @@
-//! The regression guard: what fixed histories cost the engine, in counters that are the same on any
-//! machine, beside those of a committed baseline.
+//! The regression guard: compares the costs of fixed histories, in counters that are the same on
+//! any machine, with those of a committed baseline.
 
 mod figures;
 pub mod histories;
@@ -17,7 +17,7 @@ use crate::switch::Switch;
 use figures::{Change, Figures, compare};
 use histories::{Bed, HISTORIES, History};
 
-/// By how much more on a mount, where a process is not alone.
+/// The additional tolerance on a mount, where other processes interfere.
 const ON_A_MOUNT: u64 = 2;
 
 /// Count what fixed histories cost the engine, and compare with the baseline.
@@ -31,16 +31,16 @@ pub struct Guard {
     pub write: bool,
 }
 
-/// What is counted, in two groups.
+/// The counters, in two groups.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Baseline {
-    /// By the engine's counters, in a volume in memory.
+    /// Counters of the engine, on a volume in memory.
     library: Figures,
-    /// By the server's, on a mount.
+    /// Counters of the server, on a mount.
     mount: Figures,
 }
 
-/// Counts, and fails if anything has grown.
+/// Counts, and fails if a counter has grown.
 pub fn run(what: &Guard) -> Result<()> {
     let before: Result<Baseline> = std::fs::read(&what.baseline).map_err(Failure::from).and_then(|bytes| {
         serde_json::from_slice(&bytes).map_err(|error| Failure::about(what.baseline.display(), &error))
@@ -93,7 +93,7 @@ fn count_all() -> Result<Figures> {
     HISTORIES.iter().map(|history| Ok((history.name.to_owned(), count(history)?))).collect()
 }
 
-/// What a history costs from where it says that it begins.
+/// Returns the costs of a history, from the beginning of its counted part on.
 fn count(history: &History) -> Result<BTreeMap<String, u64>> {
     let mut bed = Bed::new()?;
     let mut start = None;
@@ -127,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    /// To accept other figures: `ubtrfs-bench guard --write`, and say why in the commit.
+    /// To accept other figures, run `ubtrfs-bench guard --write`, and say why in the commit.
     fn baseline() -> Baseline {
         serde_json::from_str(include_str!("../../guard.json")).unwrap()
     }

@@ -1,4 +1,4 @@
-//! Counting on a mount.
+//! Counts the costs of histories on a mount.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,16 +13,16 @@ use crate::peers::{Conditions, GUARDED, Mounted};
 
 /// Bytes of the volume, in a sparse file.
 const VOLUME: u64 = 1 << 30;
-/// Requests of these kinds are no kinds, or come when the kernel has too little memory.
+/// These are not kinds of requests, or depend on how much memory the kernel has.
 const NOT_COUNTED: [&str; 2] = ["forget", "postponed"];
 
-/// Why there is nothing to count here.
+/// Returns why nothing can be counted here.
 pub fn missing() -> Option<String> {
     let root = rustix::process::geteuid().is_root();
     if root { GUARDED.missing() } else { Some("needs root".into()) }
 }
 
-/// What each history costs, on fresh volumes in a directory.
+/// Returns the costs of each history, on fresh volumes in a directory.
 pub fn count_all(dir: &Path) -> Result<Figures> {
     HISTORIES.iter().map(|history| Ok((history.name.to_owned(), count(history, dir)?))).collect()
 }
@@ -46,7 +46,8 @@ fn count(history: &History, dir: &Path) -> Result<BTreeMap<String, u64>> {
     Ok(after.into_iter().filter_map(grown).collect())
 }
 
-/// Requests by kind, the ways that they and their answers went, and writes of the device.
+/// Returns requests by kind, the paths of requests and answers between threads, and the device's
+/// writes.
 fn counters(mounted: &Mounted) -> Result<BTreeMap<String, u64>> {
     let report = mounted.report()?;
     let group = |name: &str| -> BTreeMap<String, u64> {

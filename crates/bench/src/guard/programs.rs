@@ -1,10 +1,10 @@
-//! Histories on a mount, by the system calls that usual programs make: how many requests the kernel
-//! sends for them, by kind, how often requests go from one thread of the server to another, and how
-//! many writes the device gets.
+//! Histories on a mount, by the system calls that usual programs make. The counters are the
+//! kernel's requests by kind, the number of times that requests pass from one thread of the server
+//! to another, and the writes of the device.
 //!
-//! The calls are made here, not by the programs, whose versions differ. Each history has a fresh
-//! volume, one process, and no commit but its own: all of that makes the numbers the same each
-//! time. FORGETs are not counted, since the kernel sends them when it needs memory.
+//! This process makes the calls, since versions of the programs differ. Each history has a fresh
+//! volume, one process, and no commit but its own, so the numbers are the same each time. FORGETs
+//! are not counted, since the kernel sends them when it needs memory.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -23,19 +23,19 @@ const FILES: u64 = 20;
 const SECTOR: u64 = 4096;
 const MIB: u64 = 1 << 20;
 
-/// What a process does on a mount.
+/// The work of a process on a mount.
 pub struct History {
     /// Its name in the baseline.
     pub name: &'static str,
-    /// What comes before, and is not counted. The volume is mounted again after it if `cold`.
+    /// The preparation, which is not counted. If `cold`, the volume is mounted again after it.
     pub prepare: Option<fn(&Path) -> Result<()>>,
-    /// Whether the kernel has nothing in its caches when it begins.
+    /// Whether the kernel's caches are empty at the beginning.
     pub cold: bool,
-    /// What is counted.
+    /// The counted work.
     pub run: fn(&Path) -> Result<()>,
 }
 
-/// All of them.
+/// All histories.
 pub const HISTORIES: &[History] = &[
     History { name: "create, write and close 200 files", prepare: None, cold: false, run: create },
     History { name: "200 files in 10 directories, as tar makes them", prepare: None, cold: false, run: untar },
@@ -61,7 +61,7 @@ pub const HISTORIES: &[History] = &[
     History { name: "append 4 KiB, fsync; 100 times", prepare: None, cold: false, run: append },
 ];
 
-/// The path of a directory of the tree.
+/// Returns the path of a directory of the tree.
 fn directory(number: u64) -> String {
     format!("part{}/module{number}", number / 5)
 }
@@ -86,14 +86,14 @@ fn sync(root: &Path) -> Result<()> {
     Ok(rustix::fs::syncfs(File::open(root)?)?)
 }
 
-/// An old time of modification, and the time of access as it is.
+/// Returns times with an old mtime and an unchanged atime.
 fn old() -> Timestamps {
     let at = |nanoseconds| Timespec { tv_sec: 1_000_000_000, tv_nsec: nanoseconds };
     Timestamps { last_access: at(rustix::fs::UTIME_OMIT), last_modification: at(0) }
 }
 
-/// As root tar makes files for their owner alone, and gives them away when they are written; it
-/// does the same to directories when all is in them.
+/// As root, tar makes each file for its owner alone, and sets owner and mode when it is written; it
+/// does the same to directories when all of their files are there.
 fn untar(root: &Path) -> Result<()> {
     let place = rustix::fs::open(root, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let all = || (0..DIRECTORIES).map(directory);
@@ -124,7 +124,7 @@ fn exists(path: &Path) -> bool {
     rustix::fs::lstat(path).is_ok()
 }
 
-/// git looks whether a file is there before it makes it, and stats it when it is written.
+/// git checks whether a file exists before it makes it, and stats it when it is written.
 fn checkout(root: &Path) -> Result<()> {
     for number in 0..DIRECTORIES {
         let path = root.join(directory(number));
@@ -155,7 +155,7 @@ fn stat(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// rm lists a directory before it removes what is in it.
+/// rm lists a directory before it removes its entries.
 fn remove(root: &Path) -> Result<()> {
     for part in ["part0", "part1"] {
         remove_directory(&rustix::fs::open(root, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?, part)?;
@@ -188,7 +188,7 @@ fn remove_directory(parent: &OwnedFd, name: &str) -> Result<()> {
     Ok(rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)?)
 }
 
-/// A directory of 500 files that a commit has, a log, and a change of the directory since.
+/// Makes a directory of 500 committed files, a log, and a change of the directory after that.
 fn files_and_fsync(root: &Path) -> Result<()> {
     let dir = root.join("dir");
     std::fs::create_dir(&dir)?;
@@ -219,7 +219,7 @@ fn large(root: &Path) -> Result<()> {
     Ok(std::fs::write(root.join("large"), vec![1; 16 * MIB as usize])?)
 }
 
-/// Past the page cache, or reading ahead would depend on what it has.
+/// Reads with O_DIRECT, since readahead depends on what is in the page cache.
 fn read(root: &Path) -> Result<()> {
     let direct = OFlags::DIRECT.bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(direct).open(root.join("large"))?;

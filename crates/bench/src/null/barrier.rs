@@ -1,5 +1,5 @@
-//! The least cost of an fsync: its data and one block, a barrier, a superblock, a barrier. Fsyncs
-//! that arrive during one share the next.
+//! The minimal cost of an fsync: its data and one block, a barrier, a superblock, and a barrier.
+//! Fsyncs that arrive during one share the next.
 
 use std::io;
 use std::path::Path;
@@ -14,15 +14,15 @@ use ubtrfs_volume::{Buffer, Device, DeviceWrite, Exclusive, FileDevice, OpenMode
 
 /// A block of the log, or the superblock: 4 KiB.
 const BLOCK: u64 = 4096;
-/// Data is written from a constant buffer of so many bytes, in as many writes as it takes.
+/// Data is written from a constant buffer of so many bytes, in as many writes as necessary.
 const CHUNK: u64 = 1 << 20;
-/// Writes begin here; the block in place of the superblock is below.
+/// The address of the first write; the block in place of the superblock is below.
 const BEGIN: u64 = 1 << 20;
-/// Writes go round up to here, over blocks that were written beforehand: the file system below has
-/// nothing to allocate.
+/// The end of the range, from which writes begin again. The range is written beforehand, so that
+/// the file system below allocates nothing.
 const END: u64 = 65 << 20;
 
-/// The group commit: a thread that makes durable what waits, again and again.
+/// The group commit: a thread that makes durable what waits for it, again and again.
 pub struct Barrier {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -38,13 +38,13 @@ struct Shared {
 #[derive(Default)]
 struct Queue {
     waiting: Vec<ReplyEmpty>,
-    /// Bytes of data of the waiting fsyncs.
+    /// Bytes of data for the waiting fsyncs.
     bytes: u64,
     ending: bool,
 }
 
 impl Barrier {
-    /// Barriers on the file `backing`.
+    /// Opens the file `backing` for barriers.
     pub fn new(backing: &Path) -> io::Result<Self> {
         let device = FileDevice::open(backing, OpenMode::ReadWrite, Exclusive::No)
             .map_err(|error| io::Error::other(error.to_string()))?;
@@ -100,7 +100,7 @@ impl Shared {
         }
     }
 
-    /// `bytes` at `at`, which moves on; a barrier; the superblock; a barrier.
+    /// Writes `bytes` at `at`, which it advances, flushes, writes the superblock, and flushes.
     fn write(&self, at: &mut u64, bytes: u64) -> io::Result<()> {
         let mut writes = Vec::new();
         let mut left = bytes;

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 /// Bytes of a piece.
 const PIECE: u64 = 65536;
 
-/// Bytes of a file; pieces never written are holes.
+/// Bytes of a file; pieces that were never written are holes.
 #[derive(Default)]
 pub struct Data {
     size: AtomicU64,
@@ -15,7 +15,8 @@ pub struct Data {
     pieces: Mutex<Vec<Option<Box<[u8]>>>>,
 }
 
-/// `length` bytes from `offset`, as parts of pieces: the piece, where in it, and how many bytes.
+/// Returns `length` bytes from `offset` as parts of pieces: the number of the piece, the offset in
+/// it, and the number of bytes.
 fn parts(offset: u64, length: usize) -> impl Iterator<Item = (usize, usize, usize)> {
     let (mut at, end) = (offset, offset + length as u64);
     std::iter::from_fn(move || {
@@ -28,12 +29,12 @@ fn parts(offset: u64, length: usize) -> impl Iterator<Item = (usize, usize, usiz
 }
 
 impl Data {
-    /// Bytes.
+    /// Returns the size in bytes.
     pub fn size(&self) -> u64 {
         self.size.load(Relaxed)
     }
 
-    /// Bytes written since the last call.
+    /// Returns the number of bytes written since the last call.
     pub fn take_dirty(&self) -> u64 {
         self.dirty.swap(0, Relaxed)
     }
@@ -56,7 +57,7 @@ impl Data {
         self.size.fetch_max(offset + bytes.len() as u64, Relaxed);
     }
 
-    /// Reads from `offset`; says how many bytes there were.
+    /// Reads from `offset`. Returns how many bytes there were.
     pub fn read(&self, offset: u64, buffer: &mut [u8]) -> usize {
         let length = self.size().saturating_sub(offset).min(buffer.len() as u64) as usize;
         let pieces = self.pieces.lock();
@@ -72,7 +73,7 @@ impl Data {
         length
     }
 
-    /// Truncates or extends.
+    /// Truncates or extends the file.
     pub fn resize(&self, size: u64) {
         let mut pieces = self.pieces.lock();
         pieces.truncate(size.div_ceil(PIECE) as usize);
@@ -82,7 +83,7 @@ impl Data {
         self.size.store(size, Relaxed);
     }
 
-    /// Extends to `size` at the least.
+    /// Extends the file to `size` if it is shorter.
     pub fn extend(&self, size: u64) {
         self.size.fetch_max(size, Relaxed);
     }

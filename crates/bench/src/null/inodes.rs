@@ -8,9 +8,9 @@ use ubtrfs_fuse::{Attributes, Entry, Errno, ROOT, Timestamp};
 
 use super::data::Data;
 
-/// How long the kernel may cache answers, as with ubtrfs.
+/// How long the kernel may cache answers, which is as long as with ubtrfs.
 pub const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// The bits of a mode with the type.
+/// The bits of the type in a mode.
 pub const TYPE: u32 = 0o170_000;
 /// The type of directories.
 pub const DIRECTORY: u32 = 0o040_000;
@@ -18,7 +18,7 @@ pub const DIRECTORY: u32 = 0o040_000;
 pub const REGULAR: u32 = 0o100_000;
 /// The type of symbolic links.
 pub const LINK: u32 = 0o120_000;
-/// Numbers of names begin here; below are "." and "..".
+/// The number of the first name; those below are "." and "..".
 const FIRST: u64 = 3;
 
 /// What an inode holds.
@@ -27,7 +27,7 @@ pub enum Content {
     File(Arc<Data>),
     /// Names.
     Directory(Directory),
-    /// Where a symbolic link leads.
+    /// The target of a symbolic link.
     Link(Vec<u8>),
     /// Nothing.
     Other,
@@ -41,14 +41,14 @@ pub struct Directory {
     parent: u64,
 }
 
-/// A name in a listing: its number, the name, its inode.
+/// A name in a listing: its number, the name, and its inode.
 pub type Listed = (u64, Box<[u8]>, u64);
 
-/// An inode; the kernel refers to it `lookups` times.
+/// An inode, to which the kernel has `lookups` references.
 pub struct Inode {
-    /// What stat(2) shows, but for the size of files.
+    /// The attributes that stat(2) shows, except for the size of files.
     pub attributes: Attributes,
-    /// What is in it.
+    /// Its content.
     pub content: Content,
     lookups: u64,
 }
@@ -59,18 +59,18 @@ pub struct Inodes {
     free: Vec<u64>,
 }
 
-/// The creator of an inode, and its attributes.
+/// The attributes of a new inode.
 #[derive(Clone, Copy)]
 pub struct New {
     /// Type and permissions.
     pub mode: u32,
     /// Owner and group.
     pub owner: (u32, u32),
-    /// Of a device: which.
+    /// The device number of a device node.
     pub rdev: u32,
 }
 
-/// The present.
+/// Returns the present time.
 pub fn now() -> Timestamp {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Timestamp { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() }
@@ -102,7 +102,7 @@ impl Inode {
         Self { attributes, content, lookups: 0 }
     }
 
-    /// What stat(2) shows.
+    /// Returns the attributes that stat(2) shows.
     pub fn shown(&self) -> Attributes {
         let size = match &self.content {
             Content::File(data) => data.size(),
@@ -130,35 +130,35 @@ impl Inode {
 }
 
 impl Inodes {
-    /// An empty root.
+    /// Makes an empty root.
     pub fn new() -> Self {
         let mut root = Inode::new(New { mode: DIRECTORY | 0o777, owner: (0, 0), rdev: 0 }, ROOT, ROOT);
         root.lookups = 1;
         Self { slots: vec![None, Some(Box::new(root))], free: Vec::new() }
     }
 
-    /// An inode by its number.
+    /// Returns an inode by its number.
     pub fn get(&self, node: u64) -> Result<&Inode, Errno> {
         self.slots.get(node as usize).and_then(|slot| slot.as_deref()).ok_or(Errno::STALE)
     }
 
-    /// An inode by its number, to change it.
+    /// Returns an inode by its number, to be changed.
     pub fn get_mut(&mut self, node: u64) -> Result<&mut Inode, Errno> {
         self.slots.get_mut(node as usize).and_then(|slot| slot.as_deref_mut()).ok_or(Errno::STALE)
     }
 
-    /// The content of a file.
+    /// Returns the content of a file.
     pub fn data(&self, node: u64) -> Result<Arc<Data>, Errno> {
         if let Content::File(data) = &self.get(node)?.content { Ok(Arc::clone(data)) } else { Err(Errno::INVAL) }
     }
 
-    /// Bytes of all files that were written since they were asked for last.
+    /// Returns the number of bytes of all files that were written since the last call.
     pub fn take_dirty(&self) -> u64 {
         let dirty = |inode: &Inode| if let Content::File(data) = &inode.content { data.take_dirty() } else { 0 };
         self.slots.iter().flatten().map(|inode| dirty(inode)).sum()
     }
 
-    /// A new inode without a name.
+    /// Makes an inode without a name.
     pub fn make(&mut self, new: New, parent: u64) -> u64 {
         let node = self.free.pop().unwrap_or(self.slots.len() as u64);
         let inode = Some(Box::new(Inode::new(new, node, parent)));
@@ -169,12 +169,12 @@ impl Inodes {
         node
     }
 
-    /// What a name refers to.
+    /// Returns the inode of a name.
     pub fn find(&self, directory: u64, name: &[u8]) -> Result<u64, Errno> {
         self.get(directory)?.directory()?.names.get(name).map(|(node, _)| *node).ok_or(Errno::NOENT)
     }
 
-    /// Adds a name that isn't there yet.
+    /// Adds a name that does not exist yet.
     pub fn add(&mut self, directory: u64, name: &[u8], node: u64) -> Result<(), Errno> {
         if self.find(directory, name).is_ok() {
             return Err(Errno::EXIST);
@@ -190,7 +190,7 @@ impl Inodes {
         Ok(())
     }
 
-    /// Takes a name away, not the inode.
+    /// Removes a name, but not the inode.
     fn take(&mut self, directory: u64, name: &[u8]) -> Result<u64, Errno> {
         let node = self.find(directory, name)?;
         let below = u32::from(self.get(node)?.is_directory());
@@ -202,7 +202,7 @@ impl Inodes {
         Ok(node)
     }
 
-    /// Removes a name: that of an empty directory, or of anything else.
+    /// Removes the name of an empty directory, or that of another inode.
     pub fn remove(&mut self, directory: u64, name: &[u8], of_directory: bool) -> Result<(), Errno> {
         let node = self.find(directory, name)?;
         match (&self.get(node)?.content, of_directory) {
@@ -223,7 +223,7 @@ impl Inodes {
         Ok(())
     }
 
-    /// Renames; what had the new name loses it.
+    /// Renames. The inode that had the new name loses it.
     pub fn rename(&mut self, from: (u64, &[u8]), to: (u64, &[u8]), replace: bool) -> Result<(), Errno> {
         let node = self.find(from.0, from.1)?;
         match self.find(to.0, to.1) {
@@ -243,14 +243,14 @@ impl Inodes {
         Ok(())
     }
 
-    /// The kernel's entry for an inode, to which it then has one more reference.
+    /// Returns the kernel's entry for an inode, and counts one more reference to it.
     pub fn entry(&mut self, node: u64) -> Result<Entry, Errno> {
         let inode = self.get_mut(node)?;
         inode.lookups += 1;
         Ok(Entry { node, generation: 0, name_ttl: DAY, attributes_ttl: DAY, attributes: inode.shown() })
     }
 
-    /// The kernel refers to it so many times less.
+    /// Notes that the kernel has dropped so many references.
     pub fn forget(&mut self, node: u64, lookups: u64) {
         if let Ok(inode) = self.get_mut(node) {
             inode.lookups = inode.lookups.saturating_sub(lookups);
@@ -266,13 +266,13 @@ impl Inodes {
         }
     }
 
-    /// Whether the kernel has the inode.
+    /// Returns whether the kernel has references to the inode.
     pub fn is_looked_up(&self, node: u64) -> bool {
         self.get(node).is_ok_and(|inode| inode.lookups > 0)
     }
 
-    /// The names of a directory numbered above `after`, with their numbers, at most `limit` of
-    /// them; "." and ".." first.
+    /// Returns at most `limit` names of a directory with numbers above `after`, with these numbers;
+    /// "." and ".." come first.
     pub fn list(&self, directory: u64, after: u64, limit: usize) -> Result<Vec<Listed>, Errno> {
         let names = self.get(directory)?.directory()?;
         let dots: [(u64, &[u8], u64); 2] = [(1, b".", directory), (2, b"..", names.parent)];

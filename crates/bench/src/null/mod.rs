@@ -1,5 +1,5 @@
-//! The peer `null`: a file system in memory on our own FUSE crate that pays for the barriers of
-//! fsync and for nothing else. So it is the upper bound for any server on this transport.
+//! The peer `null`: a file system in memory on our own FUSE crate, whose only other cost is that of
+//! the barriers of fsync. So it is the upper bound for any server on this transport.
 
 mod barrier;
 mod data;
@@ -17,16 +17,15 @@ use ubtrfs_fuse::{Session, Transport};
 
 use crate::failure::{Failure, Result};
 
-/// What the server says on its standard output when it can be used; after it comes the kind of
-/// mount.
+/// The word on the server's standard output when it is ready; the kind of mount follows.
 pub const READY: &str = "ready";
 
-/// Serves a mount on `directory` until it is unmounted. Barriers go to the image `backing`, which
-/// is overwritten.
+/// Serves a mount on `directory` until it is unmounted. Barriers use the image `backing`, which is
+/// overwritten.
 pub fn serve(backing: &Path, directory: &Path) -> Result<()> {
     let failed = |what: &str, error: &dyn std::error::Error| Failure::new(format!("null: {what}: {error}"));
     let root = rustix::process::geteuid().is_root();
-    // As the ubtrfs command mounts: see `crates/cli/src/mount/serve.rs`.
+    // Mounts like the ubtrfs command: see `crates/cli/src/mount/serve.rs`.
     let options = MountOptions {
         source: Source::Image(backing.into()),
         subtype: "null".into(),
@@ -44,7 +43,7 @@ pub fn serve(backing: &Path, directory: &Path) -> Result<()> {
     let ending = Arc::clone(&mount);
     std::thread::spawn(move || {
         for _ in signals.forever() {
-            // A failure here shows as a mount that stays.
+            // If this fails, the mount visibly stays.
             let _ = ending.unmount(Unmount::Lazy);
         }
     });

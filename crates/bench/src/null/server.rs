@@ -14,7 +14,8 @@ use ubtrfs_fuse::{Caller, Entry, Errno, Filesystem, OpenFlags, RenameFlags, Requ
 use super::barrier::Barrier;
 use super::inodes::{Content, DAY, DIRECTORY, Inodes, LINK, New, REGULAR, now};
 
-/// The least that an entry takes in a listing; so a listing takes no more entries than can fit.
+/// The minimal size of an entry in a listing, by which a listing takes no more entries than can
+/// fit.
 const MIN_ENTRY: usize = 24;
 
 /// The server.
@@ -24,7 +25,7 @@ pub struct Null {
 }
 
 impl Null {
-    /// An empty file system whose barriers go to `backing`.
+    /// Makes an empty file system whose barriers use `backing`.
     pub fn new(backing: &Path) -> io::Result<Self> {
         Ok(Self { inodes: Mutex::new(Inodes::new()), barrier: Barrier::new(backing)? })
     }
@@ -71,7 +72,7 @@ fn created(reply: ReplyCreate, result: Result<Entry, Errno>) {
 }
 
 impl Filesystem for Null {
-    /// All data is in memory, and the thread of the barriers answers fsyncs.
+    /// Never blocks, since all data is in memory, and the thread of the barriers answers fsyncs.
     fn try_nonblocking(&self, _: &Request<'_>, serve: &mut dyn FnMut() -> bool) {
         serve();
     }

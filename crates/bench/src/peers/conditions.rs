@@ -1,4 +1,4 @@
-//! What a volume is made on.
+//! The devices of volumes, and their properties.
 
 use std::time::Duration;
 
@@ -19,15 +19,15 @@ impl Default for Layout {
     }
 }
 
-/// What the devices of all volumes of a run are like.
+/// Properties of the devices of all volumes of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Conditions {
-    /// The blocks of images were written before: the file system below allocates none.
+    /// The blocks of images were written before, so that the file system below allocates none.
     pub written: bool,
     /// The devices, each of the same size.
     pub layout: Layout,
-    /// Bytes in a second that each device reads at the most, and that it writes.
+    /// Bytes per second to which reads and writes of each device are limited, separately.
     pub throttle: Option<u64>,
-    /// How late the answers of the server come that has the image, if one has it.
+    /// The delay of the server's answers, if a server has the image.
     pub delay: Option<Duration>,
 }

@@ -12,8 +12,8 @@ use crate::failure::{Failure, Result};
 
 const PIECE: u64 = 1 << 20;
 
-/// An image file. A sparse one is new for each volume, and removed when it is dropped; one whose
-/// blocks are written stays for the next.
+/// An image file. A sparse one is new for each volume, and removed when it is dropped; one with
+/// written blocks stays for the next volume.
 #[derive(Debug)]
 pub struct Image {
     path: PathBuf,
@@ -22,8 +22,8 @@ pub struct Image {
 }
 
 impl Image {
-    /// An image of `size` bytes in `yard`, of the device with this number: sparse, or of blocks
-    /// that were written before.
+    /// Makes an image of `size` bytes in `yard` for the device with this number, either sparse or
+    /// with written blocks.
     pub fn new(yard: &Path, number: usize, size: u64, written: bool) -> Result<Self> {
         let image = Self { path: yard.join(format!("image{number}")), size, written };
         if written {
@@ -40,13 +40,13 @@ impl Image {
         Ok(image)
     }
 
-    /// Where.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes zeros into all holes, if the image's blocks are to be written before: mkfs may have
-    /// discarded some. None of it stays in the page cache.
+    /// Writes zeros into all holes, if the image's blocks have to be written before, since mkfs may
+    /// have discarded some. Nothing of it stays in the page cache.
     pub fn fill(&self) -> Result<()> {
         if !self.written {
             return Ok(());
@@ -64,8 +64,8 @@ impl Image {
         self.forget_cached()
     }
 
-    /// Ranges for which the file system below has to allocate something when they are written;
-    /// blocks that are allocated and unwritten belong to them.
+    /// Returns the ranges for which the file system below has to allocate something when they are
+    /// written, including blocks that are allocated but unwritten.
     fn holes(&self) -> Result<Vec<(u64, u64)>> {
         let file = File::open(&self.path)?;
         file.sync_all()?;
@@ -86,7 +86,7 @@ impl Image {
         Ok(holes)
     }
 
-    /// What its blocks are, in words.
+    /// Describes the image's blocks in words.
     pub fn blocks(&self) -> String {
         if !self.written {
             return "sparse: allocated as they are written".into();
@@ -98,7 +98,7 @@ impl Image {
         }
     }
 
-    /// Takes it out of the page cache of the file system below.
+    /// Removes the image from the page cache of the file system below.
     pub fn forget_cached(&self) -> Result<()> {
         let image = File::open(&self.path)?;
         image.sync_all()?;

@@ -32,30 +32,30 @@ impl KernelType {
         }
     }
 
-    /// The program, and its options but for those of a profile.
+    /// Returns the program, and its options except for those of a profile.
     fn mkfs(self) -> (&'static str, &'static [&'static str]) {
         match self {
             Self::Btrfs => ("mkfs.btrfs", &["-q", "-f"]),
             Self::Xfs => ("mkfs.xfs", &["-q", "-f"]),
-            // Like the others it has all its tables when it is made, and writes none of them while
-            // it is measured. What there is to discard is a hole already.
+            // Like the others, ext4 gets all its tables when it is made, and writes none of them
+            // while it is measured. There is nothing to discard, since the image has holes already.
             Self::Ext4 => ("mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard"]),
         }
     }
 
     fn mount_options(self, written: bool) -> String {
         let usual = match self {
-            // A loop device counts as rotating where its file's disk does; the original
-            // measurements had SSDs.
+            // The kernel takes a loop device for rotating if its file's disk is; the original
+            // measurements were on SSDs.
             Self::Btrfs => "ssd,space_cache=v2",
             Self::Xfs | Self::Ext4 => "defaults",
         };
-        // btrfs discards by itself where the device can.
+        // btrfs discards by default if the device supports it.
         if written { format!("{usual},nodiscard") } else { usual.into() }
     }
 }
 
-/// Why the kernel can't mount it.
+/// Returns why the kernel can't mount it.
 pub fn missing(of: KernelType) -> Option<String> {
     let name = of.name();
     let known = || {
@@ -74,7 +74,7 @@ pub fn missing(of: KernelType) -> Option<String> {
     (!known()).then(|| format!("the kernel has no {name}"))
 }
 
-/// Makes a volume; says how.
+/// Makes a volume. Returns how.
 pub fn make(of: KernelType, images: &[&Path], layout: Layout) -> Result<String> {
     let (program, options) = of.mkfs();
     let profile = layout.profile.name();
@@ -87,7 +87,7 @@ pub fn make(of: KernelType, images: &[&Path], layout: Layout) -> Result<String> 
 /// A mount by the kernel.
 pub struct KernelMount {
     devices: Vec<LoopDevice>,
-    // It goes after the loop devices.
+    // This is dropped after the loop devices.
     _served: Option<ServedFile>,
     took: Duration,
     direct: bool,
@@ -97,8 +97,8 @@ pub struct KernelMount {
 }
 
 impl KernelMount {
-    /// Attaches `images` to loop devices and mounts these; without the others if they are not all
-    /// of the volume's.
+    /// Attaches `images` to loop devices and mounts them; degraded if some of the volume's devices
+    /// are missing.
     pub fn new(
         of: KernelType,
         direct: bool,
@@ -111,8 +111,8 @@ impl KernelMount {
         Self::of_devices(of, direct, (conditions.written, degraded), devices, None, directory)
     }
 
-    /// Mounts an export of a server, a file by nbdfuse and a device by a loop device. It is not to
-    /// discard by itself: ubtrfs doesn't.
+    /// Mounts an export of a server, through a file of nbdfuse and a loop device. It must not
+    /// discard by itself, since ubtrfs doesn't, either.
     pub fn of_export(of: KernelType, direct: bool, uri: &str, directory: &Path) -> Result<Self> {
         let served = ServedFile::new(uri, directory.with_extension("served"))?;
         let device = LoopDevice::attach(&served.path(), direct, None)?;
@@ -139,7 +139,7 @@ impl KernelMount {
         Ok(Self { devices, _served: served, took, direct, options, directory: directory.into(), mounted: true })
     }
 
-    /// Runs a command of btrfs-progs on it; a replacement gets this image as its new device.
+    /// Runs a command of btrfs-progs on the mount; a replacement gets this image as its new device.
     pub fn maintain(&mut self, words: &[&str], new: Option<&Path>, throttle: Option<u64>) -> Result<()> {
         let mut command = tool("btrfs")?;
         command.args(words);
@@ -151,12 +151,12 @@ impl KernelMount {
         run(command.arg(&self.directory), SOON).map(drop)
     }
 
-    /// How long the mount took, without what was done to get a device.
+    /// Returns how long the mount took, without the attachment of devices.
     pub fn took(&self) -> Duration {
         self.took
     }
 
-    /// How it is mounted.
+    /// Describes the mount.
     pub fn facts(&self) -> BTreeMap<String, String> {
         let direct = if self.direct { "direct I/O" } else { "buffered" };
         BTreeMap::from([
@@ -165,12 +165,12 @@ impl KernelMount {
         ])
     }
 
-    /// Bytes written to the loop devices since they were attached.
+    /// Returns the bytes written to the loop devices since they were attached.
     pub fn device_written(&self) -> Option<u64> {
         self.devices.iter().map(|device| machine::loop_written(device.path())).sum()
     }
 
-    /// Unmounts.
+    /// Unmounts the volume.
     pub fn unmount(&mut self) -> Result<()> {
         if !std::mem::take(&mut self.mounted) {
             return Ok(());

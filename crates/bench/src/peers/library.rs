@@ -12,7 +12,7 @@ use super::conditions::Layout;
 use crate::failure::{Failure, Result};
 use crate::memory;
 
-/// Makes a volume as `mkfs.btrfs -m PROFILE -d PROFILE` does; says how.
+/// Makes a volume as `mkfs.btrfs -m PROFILE -d PROFILE` does. Returns how.
 pub fn make(images: &[&Path], size: u64, layout: Layout) -> Result<String> {
     let open = |image: &&Path| std::fs::OpenOptions::new().write(true).open(image);
     let mut files = images.iter().map(open).collect::<std::io::Result<Vec<File>>>()?;
@@ -20,7 +20,7 @@ pub fn make(images: &[&Path], size: u64, layout: Layout) -> Result<String> {
     memory::layout(size, layout.devices, layout.profile)?.write(&mut media)?;
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     if !user.is_root() {
-        // The new volume is root's, and others could do nothing in it.
+        // The new volume belongs to root, so others could do nothing in it.
         let library = Library::open(image_devices(images)?, Options::default())?;
         let (uid, gid) = (Some(user.as_raw()), Some(group.as_raw()));
         let root = library.filesystem().root();
@@ -31,7 +31,7 @@ pub fn make(images: &[&Path], size: u64, layout: Layout) -> Result<String> {
     Ok(format!("ubtrfs mkfs -m {profile} -d {profile}"))
 }
 
-/// The devices of image files.
+/// Opens the devices of image files.
 pub fn image_devices(images: &[&Path]) -> Result<Vec<Arc<dyn Device>>> {
     let open = |image: &&Path| -> Result<Arc<dyn Device>> {
         let device = FileDevice::open(image, OpenMode::ReadWrite, Exclusive::Yes);
@@ -40,7 +40,7 @@ pub fn image_devices(images: &[&Path]) -> Result<Vec<Arc<dyn Device>>> {
     images.iter().map(open).collect()
 }
 
-/// The same device with so many bytes in a second, if any number is given.
+/// Returns the device with a limit of so many bytes per second, if there is one.
 pub fn limited(device: Arc<dyn Device>, throttle: Option<u64>) -> Arc<dyn Device> {
     match throttle {
         Some(bytes) => Arc::new(ThrottledDevice::new(device, bytes)),
@@ -59,12 +59,12 @@ impl Library {
         Ok(Self(Filesystem::open(Arc::new(volume), options)?))
     }
 
-    /// The engine.
+    /// Returns the engine.
     pub fn filesystem(&self) -> &Arc<Filesystem> {
         &self.0
     }
 
-    /// Commits and closes.
+    /// Commits and closes the volume.
     pub fn close(self) -> Result<()> {
         Ok(self.0.close()?)
     }

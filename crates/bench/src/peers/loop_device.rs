@@ -14,8 +14,8 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Attaches `image`; `direct`: I/O goes past the page cache of the file system below.
-    /// `throttle`: bytes in a second.
+    /// Attaches `image`. With `direct`, I/O bypasses the page cache of the file system below.
+    /// `throttle` is in bytes per second.
     pub fn attach(image: &Path, direct: bool, throttle: Option<u64>) -> Result<Self> {
         let mut losetup = tool("losetup")?;
         losetup.args(["--find", "--show", if direct { "--direct-io=on" } else { "--direct-io=off" }]);
@@ -28,12 +28,12 @@ impl LoopDevice {
         Ok(device)
     }
 
-    /// Attaches each of them.
+    /// Attaches all images.
     pub fn attach_all(images: &[&Path], direct: bool, throttle: Option<u64>) -> Result<Vec<Self>> {
         images.iter().map(|image| Self::attach(image, direct, throttle)).collect()
     }
 
-    /// The device.
+    /// Returns the path of the device.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -42,7 +42,7 @@ impl LoopDevice {
 impl Drop for LoopDevice {
     fn drop(&mut self) {
         drop(self.limit.take());
-        // Not by `process::run`, which refuses once a signal has come.
+        // Does not use `process::run`, which refuses once a signal has come.
         let status = tool("losetup").ok().and_then(|mut losetup| losetup.arg("-d").arg(&self.path).status().ok());
         if !status.is_some_and(|status| status.success()) {
             eprintln!("ubtrfs-bench: {} was not detached", self.path.display());

@@ -1,4 +1,4 @@
-//! The peers: each makes a fresh volume and mounts it.
+//! The peers, each of which makes a fresh volume and mounts it.
 
 mod conditions;
 mod image;
@@ -30,11 +30,12 @@ use ubtrfs::UbtrfsMount;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// `ubtrfs mount`: with what options, and whether on a loop device instead of the image file.
+    /// `ubtrfs mount` with these options, on the image file or on a loop device.
     Ubtrfs { options: Option<&'static str>, on_loop: bool },
-    /// A file system of the kernel on a loop device: past the page cache below or not.
+    /// A file system of the kernel on a loop device, which uses the page cache below unless it is
+    /// `direct`.
     Kernel { of: KernelType, direct: bool },
-    /// The bound.
+    /// The bound of FUSE.
     Null,
     /// The engine in this process, without FUSE, on the image file or on a volume in memory.
     Library { in_memory: bool },
@@ -45,7 +46,7 @@ enum Kind {
 pub struct Peer {
     /// Its name on the command line.
     pub name: &'static str,
-    /// In words.
+    /// Its description.
     pub about: &'static str,
     kind: Kind,
 }
@@ -99,7 +100,7 @@ pub const ALL: [Peer; 14] = [
     },
 ];
 
-/// ubtrfs for what is counted on a mount: no commit but those that are asked for.
+/// ubtrfs for counting on a mount: it makes no commits other than those that are requested.
 pub const GUARDED: Peer = Peer {
     name: "ubtrfs-guarded",
     about: "ubtrfs over FUSE and io_uring, without commits in the background",
@@ -107,23 +108,24 @@ pub const GUARDED: Peer = Peer {
 };
 
 impl Peer {
-    /// A peer by its name.
+    /// Returns a peer by its name.
     pub fn named(name: &str) -> Result<Self> {
         let found = ALL.into_iter().find(|peer| peer.name == name);
         found.ok_or_else(|| Failure::new(format!("there is no peer {name}; see `ubtrfs-bench list`")))
     }
 
-    /// Whether programs can use it: it is mounted on a directory.
+    /// Returns whether programs can use it, since it is mounted on a directory.
     pub fn has_directory(self) -> bool {
         !matches!(self.kind, Kind::Library { .. })
     }
 
-    /// Whether it is the library on an image: workloads that bring a volume of their own run once.
+    /// Returns whether it is the library on an image. Workloads that bring a volume of their own
+    /// run only on this peer.
     pub fn is_plain_library(self) -> bool {
         self.kind == Kind::Library { in_memory: false }
     }
 
-    /// Whether it has subvolumes.
+    /// Returns whether it has subvolumes.
     pub fn has_subvolumes(self) -> bool {
         match self.kind {
             Kind::Ubtrfs { .. } | Kind::Library { .. } => true,
@@ -132,18 +134,18 @@ impl Peer {
         }
     }
 
-    /// Whether its volume can be on a server. A buffered loop device of what nbdfuse shows would
-    /// wait for one write after the other, so the kernel's btrfs is measured on a direct one.
+    /// Returns whether its volume can be on a server. The kernel's btrfs is measured with direct
+    /// I/O only: a buffered loop device on nbdfuse's file would wait for one write after the other.
     pub fn can_be_far_away(self) -> bool {
         matches!(self.kind, Kind::Ubtrfs { on_loop: false, .. } | Kind::Kernel { of: KernelType::Btrfs, direct: true })
     }
 
-    /// Whether its bandwidth can be limited.
+    /// Returns whether its bandwidth can be limited.
     fn has_limit(self) -> bool {
         matches!(self.kind, Kind::Kernel { .. } | Kind::Ubtrfs { on_loop: true, .. } | Kind::Library { .. })
     }
 
-    /// Why it can't be measured under such conditions.
+    /// Returns why it can't be measured under such conditions.
     pub fn unable(self, conditions: Conditions) -> Option<String> {
         let is_unlimited = conditions.throttle.is_some() && !self.has_limit();
         let has_profiles = self.has_subvolumes() || conditions.layout == Layout::default();
@@ -153,7 +155,7 @@ impl Peer {
         self.missing().or_else(|| is_unlimited.then(|| "has no device of its own with a bandwidth to limit".into()))
     }
 
-    /// Why it can't be measured here, as far as that is known without trying.
+    /// Returns why it can't be measured here, as far as that is known without a try.
     pub fn missing(self) -> Option<String> {
         let root = rustix::process::geteuid().is_root();
         let fuse = || std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").err();
@@ -203,7 +205,7 @@ enum Volume {
     Library(Library),
 }
 
-/// A volume of a peer, mounted; unmounted and removed when it is dropped.
+/// A mounted volume of a peer, which is unmounted and removed when it is dropped.
 pub struct Mounted {
     peer: Peer,
     conditions: Conditions,
@@ -220,7 +222,7 @@ impl Mounted {
         self.images.iter().map(Image::path).collect()
     }
 
-    /// The only image, or the first one.
+    /// Returns the first image.
     fn image(&self) -> Result<&Path> {
         self.images.first().map(Image::path).ok_or_else(|| Failure::new("no image"))
     }
@@ -241,12 +243,12 @@ impl Mounted {
         self.images.iter().try_for_each(Image::fill)
     }
 
-    /// Mounts the volume (again).
+    /// Mounts the volume.
     pub fn mount(&mut self) -> Result<()> {
         self.mount_on(self.images.len())
     }
 
-    /// Mounts it without the last of its devices.
+    /// Mounts the volume without the last of its devices.
     pub fn mount_degraded(&mut self) -> Result<()> {
         if !matches!(self.peer.kind, Kind::Ubtrfs { .. } | Kind::Kernel { .. }) {
             return Err(Failure::Impossible("it has no mount without a device".into()));
@@ -295,7 +297,7 @@ impl Mounted {
         Ok(())
     }
 
-    /// How long programs took to mount it the last time.
+    /// Returns how long the last mount took.
     pub fn mount_took(&self) -> Duration {
         match &self.volume {
             Some(Volume::Kernel(mount)) => mount.took(),
@@ -304,7 +306,7 @@ impl Mounted {
         }
     }
 
-    /// Unmounts; returns when all is durable.
+    /// Unmounts the volume. Everything is durable when this returns.
     pub fn unmount(&mut self) -> Result<()> {
         let unmounted = match self.volume.take() {
             Some(Volume::Kernel(mut mount)) => mount.unmount(),
@@ -319,27 +321,27 @@ impl Mounted {
         unmounted
     }
 
-    /// Takes the images out of the page cache of the file system below.
+    /// Removes the images from the page cache of the file system below.
     pub fn forget_cached(&self) -> Result<()> {
         self.images.iter().try_for_each(Image::forget_cached)
     }
 
-    /// Whether an unmounted volume can be mounted again with what was in it.
+    /// Returns whether an unmounted volume can be mounted again with its content.
     pub fn keeps(&self) -> bool {
         self.peer.kind != Kind::Null
     }
 
-    /// The directory that it is mounted on.
+    /// Returns the directory on which it is mounted.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The engine, if it runs in this process.
+    /// Returns the engine, if it runs in this process.
     pub fn library(&self) -> Option<&Arc<::ubtrfs::Filesystem>> {
         if let Some(Volume::Library(library)) = &self.volume { Some(library.filesystem()) } else { None }
     }
 
-    /// The process that serves it.
+    /// Returns the process that serves the mount.
     pub fn daemon(&self) -> Option<u32> {
         match &self.volume {
             Some(Volume::Ubtrfs(mount)) => Some(mount.daemon()),
@@ -361,7 +363,7 @@ impl Mounted {
         }
     }
 
-    /// Runs a command of ubtrfs on the directory that it is mounted on, also on the kernel's btrfs.
+    /// Runs a command of ubtrfs on the mount's directory, also on the kernel's btrfs.
     pub fn command(&self, words: &[&str]) -> Result<()> {
         let binary = ubtrfs::binary().ok_or_else(|| Failure::new("the ubtrfs binary is missing"))?;
         let output = std::process::Command::new(binary).args(words).arg(&self.directory).output()?;
@@ -369,12 +371,12 @@ impl Mounted {
         output.status.success().then_some(()).ok_or_else(complaint)
     }
 
-    /// Does something to the volume by its own program: that of ubtrfs, or of btrfs-progs.
+    /// Runs a command of the peer's own program on the volume: of ubtrfs, or of btrfs-progs.
     pub fn maintain(&mut self, ubtrfs: &[&str], btrfs: &[&str]) -> Result<()> {
         self.maintain_with(ubtrfs, btrfs, None)
     }
 
-    /// Has a new device, as large as the others, replace the first one.
+    /// Replaces the first device by a new one of the same size as the others.
     pub fn replace_first(&mut self, size: u64) -> Result<()> {
         let written = self.conditions.written;
         let directory = self.image()?.parent().ok_or_else(|| Failure::new("no directory"))?;
@@ -394,8 +396,8 @@ impl Mounted {
         }
     }
 
-    /// Has all devices of a mirror get everything, one of which has missed something: ubtrfs does
-    /// that by itself, the kernel by a scrub.
+    /// Waits until all devices of a mirror have everything after one of them has missed something:
+    /// ubtrfs brings it up by itself, the kernel needs a scrub.
     pub fn bring_up(&mut self) -> Result<()> {
         if let Some(Volume::Ubtrfs(mount)) = &self.volume {
             while !mount.is_redundant()? {
@@ -407,12 +409,12 @@ impl Mounted {
         self.maintain(&[], &["scrub", "start", "-B"])
     }
 
-    /// Whether it is a mirror of two devices, of which either has everything.
+    /// Returns whether it is a mirror of two devices that both have everything.
     pub fn is_pair(&self) -> bool {
         self.conditions.layout == Layout { devices: 2, profile: ubtrfs_mkfs::Profile::Raid1 }
     }
 
-    /// The statistics of ubtrfs's server.
+    /// Returns the statistics of the server of ubtrfs.
     pub fn report(&self) -> Result<serde_json::Value> {
         match &self.volume {
             Some(Volume::Ubtrfs(mount)) => mount.report(),
@@ -420,7 +422,7 @@ impl Mounted {
         }
     }
 
-    /// Bytes that the file system has given to its device so far.
+    /// Returns the bytes that the file system has written to its devices so far.
     pub fn device_written(&self) -> Option<u64> {
         match self.volume.as_ref()? {
             Volume::Kernel(mount) => mount.device_written(),
@@ -430,7 +432,7 @@ impl Mounted {
         }
     }
 
-    /// How it was made and mounted.
+    /// Returns how it was made and mounted.
     pub fn facts(&self) -> &BTreeMap<String, String> {
         &self.facts
     }

@@ -1,4 +1,4 @@
-//! The bound, served by another process of this program.
+//! The bound of FUSE, served by another process of this program.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -44,7 +44,7 @@ impl NullMount {
         Ok(Self { server, directory: directory.into(), kind, mounted: true })
     }
 
-    /// How it is mounted.
+    /// Describes the mount.
     pub fn facts(&self) -> BTreeMap<String, String> {
         BTreeMap::from([
             ("mount".into(), format!("as ubtrfs mounts ({})", self.kind)),
@@ -53,17 +53,17 @@ impl NullMount {
         ])
     }
 
-    /// The server's process.
+    /// Returns the server's process.
     pub fn daemon(&self) -> u32 {
         self.server.id()
     }
 
-    /// Unmounts and waits for the server's end.
+    /// Unmounts, and waits for the server's end.
     pub fn unmount(&mut self) -> Result<()> {
         if !std::mem::take(&mut self.mounted) {
             return Ok(());
         }
-        // Nothing in it needs to last, so remaining users just lose it.
+        // Nothing in it needs to last, so it is removed even from processes that still use it.
         let unmounted = unmount(&self.directory, Unmount::Now).or_else(|_| unmount(&self.directory, Unmount::Lazy));
         if unmounted.is_err() {
             let _ = self.server.kill();

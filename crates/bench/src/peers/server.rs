@@ -1,5 +1,5 @@
-//! A volume on a server whose answers come late: nbdkit has the image. The kernel reaches it as a
-//! file, by nbdfuse.
+//! A volume on a server with delayed answers: nbdkit has the image. The kernel accesses it as a
+//! file of nbdfuse.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -9,7 +9,7 @@ use crate::cleanup;
 use crate::failure::{Failure, Result};
 use crate::process::tool;
 
-/// How long a server may take to start, and to end.
+/// The time in which a server has to start, and to end.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const INTERVAL: Duration = Duration::from_millis(5);
 
@@ -21,7 +21,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `image`; answers to reads and writes come so much later, those to flushes do not.
+    /// Serves `image`. Answers to reads and writes are delayed by so much, those to flushes are
+    /// not.
     pub fn start(image: &Path, delay: Duration) -> Result<Self> {
         let socket = image.with_extension("socket");
         let _ = std::fs::remove_file(&socket);
@@ -37,7 +38,7 @@ impl Server {
         Ok(server)
     }
 
-    /// The URI of its export.
+    /// Returns the URI of its export.
     pub fn uri(&self) -> String {
         format!("nbd+unix:///?socket={}", self.socket.display())
     }
@@ -70,7 +71,7 @@ impl ServedFile {
         Ok(served)
     }
 
-    /// The file.
+    /// Returns the path of the file.
     pub fn path(&self) -> PathBuf {
         self.directory.join("disk")
     }
@@ -79,7 +80,7 @@ impl ServedFile {
 impl Drop for ServedFile {
     fn drop(&mut self) {
         let deadline = Instant::now() + TIMEOUT;
-        // A loop device that was detached holds the file a moment longer.
+        // A detached loop device keeps the file open a little longer.
         let unmount = || Command::new("umount").arg(&self.directory).stderr(Stdio::null()).status();
         while !unmount().is_ok_and(|status| status.success()) && Instant::now() < deadline {
             if !matches!(self.process.try_wait(), Ok(None)) {
@@ -95,7 +96,7 @@ impl Drop for ServedFile {
     }
 }
 
-/// Starts a program that says nothing, and that a signal for this one does not end.
+/// Starts a program without output, which a signal for this one does not end.
 fn quietly(command: &mut Command) -> Result<Child> {
     use std::os::unix::process::CommandExt;
     let line = format!("{command:?}");

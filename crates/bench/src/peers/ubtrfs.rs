@@ -1,4 +1,4 @@
-//! ubtrfs as its command mounts it.
+//! ubtrfs, as its command mounts it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::unmount::unmount_by;
 use crate::failure::{Failure, Result};
 use crate::process::{SOON, run};
 
-/// The command: `UBTRFS_BIN`, or the one beside this program.
+/// Returns the command: `UBTRFS_BIN`, or the one beside this program.
 pub fn binary() -> Option<PathBuf> {
     ubtrfs_testkit::need::ubtrfs_binary()
 }
@@ -30,8 +30,8 @@ pub struct UbtrfsMount {
 }
 
 impl UbtrfsMount {
-    /// Mounts `images` (also by a URI), or loop devices of them, with these mount options; without
-    /// the others if they are not all of the volume's.
+    /// Mounts `images` (or a URI), or loop devices of them, with these mount options; degraded if
+    /// some of the volume's devices are missing.
     pub fn new(
         option: Option<&'static str>,
         on_loop: bool,
@@ -60,13 +60,13 @@ impl UbtrfsMount {
         Ok(mount)
     }
 
-    /// What `ubtrfs stats` shows.
+    /// Returns the output of `ubtrfs stats`.
     pub fn report(&self) -> Result<Value> {
         let printed = run(Command::new(&self.binary).args(["stats", "--json"]).arg(&self.directory), SOON)?;
         serde_json::from_str(&printed).map_err(|error| Failure::about("ubtrfs stats", &error))
     }
 
-    /// Runs a command of ubtrfs on it; a replacement gets this image as its new device.
+    /// Runs a command of ubtrfs on the mount; a replacement gets this image as its new device.
     pub fn maintain(&mut self, words: &[&str], new: Option<&Path>, throttle: Option<u64>) -> Result<()> {
         let mut command = Command::new(&self.binary);
         command.args(words);
@@ -80,7 +80,7 @@ impl UbtrfsMount {
         run(command.arg(&self.directory), SOON).map(drop)
     }
 
-    /// Whether all devices have everything.
+    /// Returns whether all devices have everything.
     pub fn is_redundant(&self) -> Result<bool> {
         let printed = run(Command::new(&self.binary).args(["device", "stats", "--json"]).arg(&self.directory), SOON)?;
         let devices: Vec<Value> =
@@ -88,7 +88,7 @@ impl UbtrfsMount {
         Ok(devices.iter().all(|device| device["lags"] == false))
     }
 
-    /// How it is mounted.
+    /// Describes the mount.
     pub fn facts(&self) -> BTreeMap<String, String> {
         let printed = |name: &str| self.report[name].as_str().unwrap_or_default().to_owned();
         let options =
@@ -112,27 +112,27 @@ impl UbtrfsMount {
         facts
     }
 
-    /// How long the mount took.
+    /// Returns how long the mount took.
     pub fn took(&self) -> Duration {
         self.took
     }
 
-    /// The server's process.
+    /// Returns the server's process.
     pub fn daemon(&self) -> u32 {
         self.report["pid"].as_u64().unwrap_or_default() as u32
     }
 
-    /// Commits.
+    /// Commits by `ubtrfs sync`.
     pub fn sync(&self) -> Result<()> {
         run(Command::new(&self.binary).arg("sync").arg(&self.directory), SOON).map(drop)
     }
 
-    /// Bytes that the server has written to its device.
+    /// Returns the bytes that the server has written to its devices.
     pub fn device_written(&self) -> Option<u64> {
         self.report().ok()?["device_bytes_written"].as_u64()
     }
 
-    /// Unmounts.
+    /// Unmounts the volume.
     pub fn unmount(&mut self) -> Result<()> {
         if !std::mem::take(&mut self.mounted) {
             return Ok(());
@@ -153,7 +153,7 @@ impl Drop for UbtrfsMount {
     }
 }
 
-/// A mount that failed because of the transport that it was to have is impossible here, not broken.
+/// Turns the failure of a mount whose transport is not supported into one that says so.
 fn unavailable(options: Option<&str>, failure: Failure) -> Failure {
     match (options.and_then(|options| options.strip_prefix("transport=")), failure) {
         (Some(transport), Failure::Failed(why)) if why.contains("transport") || why.contains("enable_uring") => {

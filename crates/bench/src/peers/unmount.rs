@@ -1,4 +1,4 @@
-//! Unmounting, however busy the mount is.
+//! Unmounts a directory, however busy it is.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,8 +9,8 @@ use crate::failure::{Failure, Result};
 /// How often an unmount is tried while something (an indexer, a shell) holds the mount.
 const ATTEMPTS: u32 = 100;
 
-/// Runs what unmounts `directory`, again and again while it is busy. It also works after a signal
-/// has come.
+/// Runs a command that unmounts `directory`, again and again while it is busy. This also works
+/// after a signal has come.
 pub(super) fn unmount_by(directory: &Path, command: impl Fn() -> Command) -> Result<()> {
     let mut output_text = String::new();
     for _ in 0..ATTEMPTS {

@@ -1,4 +1,5 @@
-//! A workload: for each of its cases a bar for each peer, with the spread of the rounds.
+//! The plot of a workload: for each of its cases a bar for each peer, with the spread of the
+//! rounds.
 
 use plotters::element::Rectangle;
 use plotters::prelude::DrawingBackend;
@@ -16,7 +17,7 @@ const LEFT: i32 = 80;
 const RIGHT: i32 = 880;
 const TOP: i32 = 90;
 const BOTTOM: i32 = 385;
-/// The figure that is shown instead of the headline, where there is one: for it does not grow with
+/// The figure that is shown instead of the headline if a case has it, since it does not grow with
 /// the case.
 const EACH: &str = "each";
 
@@ -36,7 +37,7 @@ pub struct Bars {
 }
 
 impl Bars {
-    /// The plot of a workload, if it was measured.
+    /// Returns the plot of a workload, if it was measured.
     pub fn of(results: &Results, workload: &str) -> Option<Self> {
         let mut unit = None;
         let mut groups = Vec::new();
@@ -65,7 +66,7 @@ impl Bars {
         })
     }
 
-    /// Draws.
+    /// Draws the plot.
     pub fn draw<DB: DrawingBackend>(&self, area: &Area<DB>) -> Drawn {
         write(area, &self.title, (20, 26), 22, HPos::Left)?;
         legend(area, &self.peers, (20, 60))?;
@@ -99,7 +100,7 @@ impl Bars {
     }
 }
 
-/// A round step, five of which reach `most`.
+/// Returns a round step, five of which reach `most`.
 fn step(most: f64) -> f64 {
     let rough = (most / 5.0).max(f64::MIN_POSITIVE);
     let power = 10_f64.powf(rough.log10().floor());

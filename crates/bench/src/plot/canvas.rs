@@ -1,4 +1,4 @@
-//! What all pictures are drawn with: text, lines, colours of peers.
+//! Text, lines and colours of peers, with which all plots are drawn.
 
 use std::fmt::Display;
 
@@ -9,20 +9,19 @@ use plotters::style::{Color, IntoTextStyle};
 
 use crate::samples::Results;
 
-/// Something to draw on.
+/// The area on which a plot is drawn.
 pub(super) type Area<DB> = DrawingArea<DB, Shift>;
-/// Whether it could be drawn.
+/// The result of drawing.
 pub(super) type Drawn = std::result::Result<(), String>;
 
-/// The family of the fonts; in an SVG the viewer's.
+/// The family of the fonts; in an SVG it is the viewer's.
 pub(super) const FAMILY: &str = "sans-serif";
 pub(super) const INK: RGBColor = RGBColor(40, 40, 46);
 pub(super) const FAINT: RGBColor = RGBColor(214, 214, 220);
 
-/// Workloads that get a picture each.
+/// Workloads that have a plot each.
 pub(super) const HEADLINES: [&str; 6] = ["dbench", "fio-seq", "fio-rand", "storm", "storm-mv", "unlinked"];
-/// Workloads that have a part in the summary. The figures of `io` are too far from each other for
-/// bars on one scale.
+/// Workloads in the summary. The figures of `io` are too far apart for bars on one scale.
 pub(super) const SUMMARY: [&str; 7] = ["dbench", "fio-seq", "fio-rand", "io", "storm", "storm-mv", "unlinked"];
 
 #[allow(clippy::needless_pass_by_value, reason = "it is what `map_err` passes")]
@@ -30,7 +29,7 @@ pub(super) fn as_text(error: impl Display) -> String {
     error.to_string()
 }
 
-/// A peer's colour, the same in all pictures.
+/// Returns a peer's colour, which is the same in all plots.
 pub(super) fn colour(peer: &str) -> RGBColor {
     match peer {
         "ubtrfs" => RGBColor(20, 90, 200),
@@ -50,24 +49,24 @@ pub(super) fn colour(peer: &str) -> RGBColor {
     }
 }
 
-/// How text looks.
+/// Returns the style of text.
 pub(super) fn text(size: u32, horizontal: HPos, vertical: VPos) -> TextStyle<'static> {
     (FAMILY, size).into_font().color(&INK).pos(Pos::new(horizontal, vertical))
 }
 
-/// Text that ends at its place, stands in its middle, or begins there.
+/// Writes text that begins, is centred, or ends at its place.
 pub(super) fn write<DB: DrawingBackend>(area: &Area<DB>, words: &str, at: (i32, i32), size: u32, from: HPos) -> Drawn {
     area.draw_text(words, &text(size, from, VPos::Center), at).map_err(as_text)
 }
 
-/// Text that runs upwards, its middle at the place.
+/// Writes text that runs upwards, centred at its place.
 pub(super) fn write_upwards<DB: DrawingBackend>(area: &Area<DB>, words: &str, at: (i32, i32), size: u32) -> Drawn {
     let style = (FAMILY, size).into_font().transform(plotters::style::FontTransform::Rotate270);
     let style = style.into_text_style(area).color(&INK).pos(Pos::new(HPos::Center, VPos::Center));
     area.draw_text(words, &style, at).map_err(as_text)
 }
 
-/// A line.
+/// Draws a line.
 pub(super) fn line<DB: DrawingBackend>(
     area: &Area<DB>,
     from: (i32, i32),
@@ -79,7 +78,7 @@ pub(super) fn line<DB: DrawingBackend>(
     area.draw(&path).map_err(as_text)
 }
 
-/// Names and colours of peers in a row.
+/// Draws the names and colours of peers in a row.
 pub(super) fn legend<DB: DrawingBackend>(area: &Area<DB>, peers: &[String], from: (i32, i32)) -> Drawn {
     let (mut x, y) = from;
     for peer in peers {
@@ -91,12 +90,12 @@ pub(super) fn legend<DB: DrawingBackend>(area: &Area<DB>, peers: &[String], from
     Ok(())
 }
 
-/// When and where, in small letters at the foot.
+/// Writes date and machine in small letters at the foot.
 pub(super) fn foot<DB: DrawingBackend>(area: &Area<DB>, results: &str, (_, height): (u32, u32)) -> Drawn {
     write(area, results, (20, height as i32 - 14), 12, HPos::Left)
 }
 
-/// What a foot says.
+/// Returns the text of a foot.
 pub(super) fn origin(results: &Results) -> String {
     let machine = &results.machine;
     format!(

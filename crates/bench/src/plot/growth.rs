@@ -1,4 +1,5 @@
-//! How cost grows: a panel for each curve, a line for each peer, both scales in powers of ten.
+//! The plot of growing costs: a panel for each curve, a line for each peer, and both scales in
+//! powers of ten.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ const PANEL: (u32, u32) = (330, 250);
 const HEAD: u32 = 90;
 const FOOT: u32 = 40;
 
-/// Points of a peer.
+/// The points of a peer.
 type Curve = Vec<(f64, f64)>;
 
 struct Panel<'a> {
@@ -33,7 +34,7 @@ pub struct Growth<'a> {
 }
 
 impl<'a> Growth<'a> {
-    /// The plot, if there are curves of two points at the least.
+    /// Returns the plot, if there are curves of at least two points.
     pub fn of(results: &'a Results) -> Option<Self> {
         let mut panels = Vec::new();
         for case in
@@ -59,13 +60,13 @@ impl<'a> Growth<'a> {
         (!panels.is_empty()).then(|| Self { panels, peers, origin: origin(results) })
     }
 
-    /// Pixels.
+    /// Returns the size in pixels.
     pub fn size(&self) -> (u32, u32) {
         let rows = self.panels.len().div_ceil(COLUMNS) as u32;
         (PANEL.0 * COLUMNS as u32, HEAD + rows * PANEL.1 + FOOT)
     }
 
-    /// Draws.
+    /// Draws the plot.
     pub fn draw<DB: DrawingBackend>(&self, area: &Area<DB>) -> Drawn {
         write(area, "How cost grows (less is better, flat is best)", (20, 26), 22, HPos::Left)?;
         legend(area, &self.peers, (20, 60))?;
@@ -124,9 +125,9 @@ impl Panel<'_> {
     }
 }
 
-/// The median over all rounds of each point of a curve.
+/// Returns the medians over all rounds of each point of a curve.
 fn medians(results: &Results, case: &str, peer: &str, series: &str) -> Curve {
-    // Places are whole numbers, and in order as such.
+    // Values on the x-axis are whole numbers, and sorted as such.
     let mut points: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
     for sample in results.of(case, peer) {
         for (at, value) in sample.measured.series.get(series).into_iter().flat_map(|series| &series.points) {
@@ -136,7 +137,7 @@ fn medians(results: &Results, case: &str, peer: &str, series: &str) -> Curve {
     points.into_iter().filter_map(|(at, values)| Some((at as f64, summary(&values)?.median))).collect()
 }
 
-/// A number in few letters.
+/// Returns a number in few letters.
 fn amount(value: f64) -> String {
     match value {
         value if value >= 1e9 => format!("{}G", (value / 1e9).round()),

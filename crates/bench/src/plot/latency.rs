@@ -1,5 +1,5 @@
-//! How long operations take while commits run and while none does: a panel for each operation,
-//! percentiles from left to right.
+//! The plot of the times of operations during commits and without them: a panel for each operation,
+//! with percentiles from left to right.
 
 use plotters::element::Circle;
 use plotters::prelude::DrawingBackend;
@@ -25,7 +25,7 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    /// The plot, if latencies during commits were measured.
+    /// Returns the plot, if latencies during commits were measured.
     pub fn of(results: &Results) -> Option<Self> {
         let wanted = |found: &Latency| matches!(found.when.as_str(), "alone" | "during commits");
         let all: Vec<Latency> =
@@ -37,13 +37,13 @@ impl Latencies {
         (!all.is_empty()).then(|| Self { operations, all, peers, origin: origin(results) })
     }
 
-    /// Pixels.
+    /// Returns the size in pixels.
     pub fn size(&self) -> (u32, u32) {
         let rows = self.operations.len().div_ceil(COLUMNS) as i32;
         ((PANEL.0 * COLUMNS as i32) as u32, (HEAD + rows * PANEL.1 + FOOT) as u32)
     }
 
-    /// Draws.
+    /// Draws the plot.
     pub fn draw<DB: DrawingBackend>(&self, area: &Area<DB>) -> Drawn {
         let title = "Time of operations: thin while nothing else happens, thick while a commit runs (less is better)";
         write(area, title, (20, 26), 19, HPos::Left)?;
@@ -97,7 +97,7 @@ impl Latencies {
     }
 }
 
-/// A power of ten without needless digits.
+/// Returns a power of ten without needless digits.
 fn short_whole(value: f64) -> String {
     if value >= 1.0 { format!("{value:.0}") } else { short(value) }
 }

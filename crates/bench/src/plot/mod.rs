@@ -1,4 +1,4 @@
-//! Results as plots, each as SVG and as PNG.
+//! Draws results as plots, each as SVG and as PNG.
 
 mod bars;
 mod canvas;
@@ -17,7 +17,7 @@ use canvas::{Area, Drawn, FAMILY, HEADLINES, as_text};
 use crate::failure::{Failure, Result};
 use crate::samples::Results;
 
-/// What a picture shows.
+/// A plot.
 enum Plot<'a> {
     Summary(summary::Summary),
     Bars(bars::Bars),
@@ -47,7 +47,7 @@ impl Plot<'_> {
     }
 }
 
-/// Draws all plots for which `results` have data into `dir`; returns the SVGs.
+/// Draws all plots for which `results` have data into `dir`. Returns the SVGs.
 pub fn draw(results: &Results, dir: &Path) -> Result<Vec<PathBuf>> {
     std::fs::create_dir_all(dir).map_err(|error| Failure::about(dir.display(), &error))?;
     fonts();
@@ -69,12 +69,12 @@ pub fn draw(results: &Results, dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(drawn)
 }
 
-/// Bitmaps need a font that is surely there, so the program brings one.
+/// Registers a font of the program's own, since bitmaps need one that certainly exists.
 fn fonts() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         for style in [FontStyle::Normal, FontStyle::Bold] {
-            // Refused only if it is no font; the tests draw with it.
+            // This fails only if the data is no font; the tests draw with it.
             let _ = register_font(FAMILY, style, epaint_default_fonts::UBUNTU_LIGHT);
         }
     });

@@ -1,5 +1,5 @@
-//! The summary plot: how many times better ubtrfs is than the kernel's btrfs, with the same backing
-//! and on a buffered loop device, and where FUSE's bound is.
+//! The summary plot: the factor by which ubtrfs is better than the kernel's btrfs, with the same
+//! backing and on a buffered loop device, and the bound of FUSE.
 
 use plotters::element::Circle;
 use plotters::prelude::{DrawingBackend, RGBColor};
@@ -18,11 +18,11 @@ const RIGHT: i32 = 860;
 const HEAD: i32 = 70;
 const LEGEND: i32 = 26;
 const ROW: i32 = 34;
-/// The mark of the comparison that is not of equals: fainter, and lower in its row.
+/// The mark of the comparison with another backing, which is fainter, and lower in its row.
 const SECOND: RGBColor = RGBColor(150, 180, 225);
 const LOWER: i32 = 10;
 
-/// A case: ubtrfs's ratios to the kernel's btrfs, and the bound's.
+/// A case: the ratios of ubtrfs to the kernel's btrfs, and that of the bound.
 struct Row {
     title: String,
     first: Option<Figures>,
@@ -39,8 +39,8 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// The plot, if anything was measured on both. Where no equal was measured, the buffered loop
-    /// device stands in for it.
+    /// Returns the plot, if anything was measured on both. If no peer with the same backing was
+    /// measured, the buffered loop device replaces it.
     pub fn of(results: &Results) -> Option<Self> {
         let cases: Vec<&CaseFacts> =
             results.cases.iter().filter(|case| SUMMARY.contains(&case.workload.as_str())).collect();
@@ -56,17 +56,17 @@ impl Summary {
         (!rows.is_empty()).then(|| Self { rows, is_equal, origin: origin(results) })
     }
 
-    /// Where the rows begin.
+    /// Returns where the rows begin.
     fn top(&self) -> i32 {
         HEAD + if self.is_equal { 3 } else { 2 } * LEGEND + 8
     }
 
-    /// Pixels.
+    /// Returns the size in pixels.
     pub fn size(&self) -> (u32, u32) {
         (WIDTH, (self.top() + self.rows.len() as i32 * ROW + 80) as u32)
     }
 
-    /// The scale's ends: doublings from 1 that include all values.
+    /// Returns the ends of the scale, in doublings from 1, that include all values.
     fn ends(&self) -> (i32, i32) {
         let all = self.rows.iter().flat_map(|row| [row.first, row.buffered, row.bound]).flatten();
         let (low, high) =
@@ -74,7 +74,7 @@ impl Summary {
         (low.max(1e-3).log2().floor() as i32, high.min(1e3).log2().ceil() as i32)
     }
 
-    /// Marks, and what they mean.
+    /// Draws the marks with their meanings.
     fn legend<DB: DrawingBackend>(&self, area: &Area<DB>) -> Drawn {
         let mut lines = vec![(Mark::First, FIRST[usize::from(self.is_equal)])];
         if self.is_equal {
@@ -95,7 +95,7 @@ impl Summary {
         Ok(())
     }
 
-    /// Draws.
+    /// Draws the plot.
     pub fn draw<DB: DrawingBackend>(&self, area: &Area<DB>) -> Drawn {
         write(area, "How many times better than the kernel's btrfs, in the same run", (20, 26), 22, HPos::Left)?;
         self.legend(area)?;
@@ -132,13 +132,13 @@ impl Summary {
     }
 }
 
-/// What the first mark means: without an equal peer, and with one.
+/// The meaning of the first mark, without a peer of equal backing and with one.
 const FIRST: [&str; 2] = [
     "ubtrfs, against btrfs on a buffered loop device, which has the page cache below",
     "ubtrfs, against btrfs on a loop device with direct I/O: equal backing",
 ];
 
-/// What stands for a figure.
+/// The mark of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mark {
     First,
@@ -147,7 +147,7 @@ enum Mark {
 }
 
 impl Mark {
-    /// The line of the spread: colour and width.
+    /// Returns colour and width of the line that shows the spread.
     fn spread(self) -> Option<(RGBColor, u32)> {
         match self {
             Self::First => Some((colour(OURS), 3)),

@@ -1,15 +1,16 @@
-//! What callgrind wrote: the cost of each function, with that of all that it called.
+//! Reads the output of callgrind: the cost of each function, including the functions that it
+//! called.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// What happened, as often as callgrind and its simulated caches counted.
+/// A cost, as callgrind and its simulated caches count it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Instructions.
     pub instructions: u64,
-    /// Accesses to data that were not in the cache of the first level.
+    /// Accesses to data that missed the first-level cache.
     pub first_misses: u64,
-    /// Those that were not in the last one either.
+    /// Accesses to data that missed the last-level cache, too.
     pub last_misses: u64,
 }
 
@@ -24,7 +25,7 @@ impl std::ops::AddAssign for Cost {
 /// Inclusive costs by names of functions.
 pub type Costs = BTreeMap<String, Cost>;
 
-/// Where the events that count stand in a line of costs.
+/// The positions of the events that count in a line of costs.
 #[derive(Default)]
 struct Columns {
     instructions: Vec<usize>,
@@ -41,7 +42,8 @@ impl Columns {
         Self { instructions: at(&["Ir"]), first_misses: at(&["D1mr", "D1mw"]), last_misses: at(&["DLmr", "DLmw"]) }
     }
 
-    /// The costs of a line, whose first word is a position. Zeros at the end are left out.
+    /// Returns the cost of a line, whose first word is a position. Zeros at the end are left out of
+    /// the line.
     fn cost(&self, line: &str) -> Cost {
         let values: Vec<u64> = line.split_whitespace().skip(1).map(|word| word.parse().unwrap_or(0)).collect();
         let sum = |columns: &[usize]| columns.iter().filter_map(|at| values.get(*at)).sum();
@@ -53,12 +55,12 @@ impl Columns {
     }
 }
 
-/// Names that are written once, with a number that stands for them from then on.
+/// Names that callgrind writes once, with the numbers that it writes for them from then on.
 #[derive(Default)]
 struct Names(HashMap<String, String>);
 
 impl Names {
-    /// The name in `(number) name` or `(number)`.
+    /// Returns the name in `(number) name` or `(number)`.
     fn resolve(&mut self, text: &str) -> String {
         let Some((number, name)) = text.strip_prefix('(').and_then(|rest| rest.split_once(')')) else {
             return text.to_owned();
@@ -70,8 +72,8 @@ impl Names {
     }
 }
 
-/// Reads a profile. A function that calls itself counts once for each depth, so it should not be
-/// asked for.
+/// Reads a profile. The cost of a recursive function counts once for each depth, so it should not
+/// be used.
 pub fn inclusive(profile: &str) -> Costs {
     let (mut columns, mut names, mut costs) = (Columns::default(), Names::default(), Costs::new());
     let mut current = String::new();
@@ -83,7 +85,7 @@ pub fn inclusive(profile: &str) -> Costs {
         } else if let Some(name) = line.strip_prefix("cfn=") {
             names.resolve(name);
         } else if line.starts_with(|first: char| first.is_ascii_digit() || "+-*".contains(first)) {
-            // Its own costs; or those of a call, after a line that says so.
+            // The line has the function's own cost, or that of a call, after a line that says so.
             *costs.entry(current.clone()).or_default() += columns.cost(line);
         }
     }

@@ -1,6 +1,6 @@
-//! What each step costs that a changed extent or file takes through the engine: instructions and
-//! cache misses, as valgrind counts and simulates them. They depend on the build alone, and not on
-//! the machine or its load.
+//! Counts the cost of each step that a changed extent or file takes through the engine:
+//! instructions and cache misses, as valgrind counts and simulates them. They depend on the build
+//! alone, and not on the machine or its load.
 
 mod callgrind;
 mod stages;
@@ -17,7 +17,7 @@ use crate::process;
 use callgrind::{Cost, Costs};
 use stages::{STAGES, Stages};
 
-/// The caches that are simulated on every machine: size, ways, bytes of a line.
+/// The simulated caches, which are the same on every machine: size, ways, bytes of a line.
 const CACHES: [&str; 3] = ["--I1=32768,8,64", "--D1=32768,8,64", "--LL=8388608,16,64"];
 
 /// Count what each step costs that a changed extent or file takes through the engine.
@@ -48,7 +48,7 @@ pub fn run(what: &Touches) -> Result<()> {
     Ok(())
 }
 
-/// Runs a history under valgrind; returns what that wrote.
+/// Runs a history under valgrind. Returns the profile.
 fn count(stages: &Stages, dir: &Path) -> Result<String> {
     let out = dir.join(stages.unit.replace(' ', "-"));
     let mut valgrind = process::tool("valgrind")?;
@@ -66,11 +66,11 @@ fn run_inside(name: &str) -> Result<()> {
     let mut bed = Bed::new()?;
     (history.run)(&mut bed, &mut |_| counting_begins())?;
     counting_ends();
-    // What follows is not counted, and a volume that is left as after a crash is soon left.
+    // The rest is not counted, and to leave the volume as after a crash is the fastest end.
     std::process::exit(0)
 }
 
-/// Valgrind looks for this name, and for the next.
+/// Valgrind looks for the name of this function, and for that of the next.
 #[inline(never)]
 fn counting_begins() {
     black_box(0);
@@ -81,7 +81,7 @@ fn counting_ends() {
     black_box(1);
 }
 
-/// The table of a history: costs of each stage for one of its units.
+/// Returns the table of a history: the costs of each stage, per unit.
 fn table(stages: &Stages, costs: &Costs) -> Result<String> {
     let mut text = format!(
         "\n{}\n\n| for one {} | instructions | L1 misses | LL misses |\n|---|---|---|---|\n",

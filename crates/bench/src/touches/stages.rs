@@ -1,14 +1,14 @@
-//! The stages of histories, by the functions that mark them.
+//! The stages of histories, given by the functions that perform them.
 
 use super::callgrind::{Cost, Costs};
 
 /// A stage.
 pub struct Stage {
-    /// What it is called in the table.
+    /// Its name in the table.
     pub name: &'static str,
-    /// Module and name of the function that does it.
+    /// Module and name of the function that performs it.
     pub function: &'static str,
-    /// How many of the stages above it include its cost.
+    /// The number of stages above it that include its cost.
     pub depth: usize,
 }
 
@@ -16,18 +16,18 @@ pub struct Stage {
 pub struct Stages {
     /// The name of the history.
     pub history: &'static str,
-    /// What is changed.
+    /// The unit that is changed.
     pub unit: &'static str,
-    /// How many are.
+    /// The number of changed units.
     pub count: u64,
-    /// What changes it.
+    /// The stages of the changes.
     operations: &'static [Stage],
-    /// Those of the commit after that, if there is one.
+    /// The stages of the commit after them, if there is one.
     commit: &'static [Stage],
 }
 
 impl Stages {
-    /// All of them, those that are parts of one after it.
+    /// Returns all stages; parts of a stage follow it.
     pub fn iter(&self) -> impl Iterator<Item = &Stage> {
         self.operations.iter().chain(self.commit)
     }
@@ -42,7 +42,7 @@ const fn part(name: &'static str, function: &'static str) -> Stage {
 }
 
 impl Stage {
-    /// What it cost; `None` if nobody called it, or if the compiler put it into its caller.
+    /// Returns its cost; `None` if the function was not called, or if the compiler inlined it.
     pub fn cost(&self, costs: &Costs) -> Option<Cost> {
         let (module, name) = self.function.rsplit_once("::")?;
         let is_it = |function: &&String| {
@@ -76,7 +76,7 @@ const COMMIT: &[Stage] = &[
     part("writes, publication", "ubtrfs_fs::commit::write::write"),
 ];
 
-/// The histories, with what each changes.
+/// The histories, with the unit that each changes.
 pub const STAGES: &[Stages] = &[
     Stages {
         history: "overwrite 2,000 random sectors of 64 MiB, sync",
@@ -129,7 +129,7 @@ pub const STAGES: &[Stages] = &[
 mod tests {
     use super::*;
 
-    /// Otherwise a table would silently lack it.
+    /// Without this, a table would silently lack the stage.
     #[test]
     fn every_stage_is_a_function_of_its_module() {
         for stage in STAGES.iter().flat_map(Stages::iter) {

@@ -1,4 +1,4 @@
-//! One thing to measure, and how much of it.
+//! A thing to measure, and the amount of work.
 
 use std::time::Duration;
 
@@ -6,21 +6,21 @@ use crate::failure::Result;
 use crate::peers::Mounted;
 use crate::samples::{CaseFacts, Measured};
 
-/// How much is measured.
+/// The amount of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scale {
-    /// Seconds: to see that everything works.
+    /// Takes seconds, to see that everything works.
     Tiny,
-    /// A quarter of an hour.
+    /// Takes a quarter of an hour.
     Quick,
-    /// Two or three hours.
+    /// Takes two or three hours.
     Usual,
-    /// All of it.
+    /// Measures everything.
     Full,
 }
 
 impl Scale {
-    /// Its name in result files.
+    /// Returns its name in result files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tiny => "tiny",
@@ -30,7 +30,7 @@ impl Scale {
         }
     }
 
-    /// Bytes of a volume.
+    /// Returns the bytes of a volume.
     pub fn volume(self) -> u64 {
         self.pick(1, 8, 8, 8) << 30
     }
@@ -48,23 +48,23 @@ impl Scale {
 
 type Run = Box<dyn Fn(&mut Mounted, &mut Measured) -> Result<()>>;
 
-/// One thing to measure, on a fresh volume each time.
+/// A thing to measure, on a fresh volume each time.
 pub struct Case {
-    /// What it is.
+    /// Its description.
     pub facts: CaseFacts,
     /// Programs that it runs.
     pub programs: &'static [&'static str],
-    /// Whether it can do with an engine in this process.
+    /// Whether it can be measured on an engine in this process.
     pub in_process: bool,
-    /// Whether it brings a volume of its own: only an engine in this process measures it.
+    /// Whether it brings a volume of its own, so that only an engine in this process measures it.
     pub own_volume: bool,
     /// Whether it needs subvolumes.
     pub subvolumes: bool,
-    /// Bytes of its volume, if it needs another one than most.
+    /// Bytes of its volume, if they are not the usual ones.
     pub volume: Option<u64>,
-    /// How late the answers of the server come that the volume is on, if it is on one.
+    /// The delay of the server's answers, if the volume is on a server.
     pub delay: Option<Duration>,
-    /// Measures.
+    /// The function that measures.
     pub run: Run,
 }
 
@@ -110,7 +110,7 @@ impl Case {
         self
     }
 
-    /// On a server whose answers come so late; the table shows the steps, too.
+    /// Puts the volume on a server with this delay. The table shows the steps, too.
     pub(super) fn on_server(mut self, delay: Duration, steps: &[&str]) -> Self {
         self.delay = Some(delay);
         self.facts.steps = steps.iter().copied().map(Into::into).collect();

@@ -1,5 +1,5 @@
-//! Writing files that are compressed, and reading them: a source tree, a database's pages, and what
-//! can't be compressed. The property of the directory says how, for all peers alike.
+//! Writes and reads compressed files: a source tree, a database's pages, and data that can't be
+//! compressed. The property of the directory chooses the compression, for all peers alike.
 
 use std::path::Path;
 use std::time::Instant;
@@ -22,7 +22,7 @@ const LARGE: usize = 1 << 20;
 /// A database's page.
 const PAGE: usize = 8 << 10;
 
-/// What is written.
+/// The kind of content.
 #[derive(Clone, Copy)]
 enum What {
     Sources,
@@ -101,7 +101,7 @@ fn write(calls: &Calls, dir: &Handle, contents: &[Vec<u8>], what: What) -> Resul
     Ok(())
 }
 
-/// Whether all of it is as it was written.
+/// Reads everything. Returns whether it is as it was written.
 fn read(root: &Path, contents: &[Vec<u8>], what: What) -> Result<bool> {
     let open = |number: usize| {
         let path = root.join(DIRECTORY).join(number.to_string());
@@ -118,13 +118,13 @@ fn read(root: &Path, contents: &[Vec<u8>], what: What) -> Result<bool> {
     Ok(open(0)?.chunks(LARGE).eq(contents.iter().map(Vec::as_slice)))
 }
 
-/// Bytes in use.
+/// Returns the bytes in use.
 fn used(root: &Path) -> Result<u64> {
     let found = rustix::fs::statvfs(root).map_err(|errno| Failure::about(root.display(), &errno))?;
     Ok((found.f_blocks - found.f_bfree) * found.f_frsize)
 }
 
-/// A piece of content; the same for the same number.
+/// Returns a piece of content, which the number determines.
 fn content(what: What, number: u64, len: usize) -> Vec<u8> {
     let mut random = Rng::new(number);
     let mut bytes = Vec::with_capacity(len + PAGE);
@@ -139,7 +139,7 @@ fn content(what: What, number: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// A line of a program, with names of its own.
+/// Appends a line of a program, with names of its own.
 fn statement(bytes: &mut Vec<u8>, number: u64) {
     const VERBS: [&str; 8] = ["read", "write", "find", "insert", "remove", "commit", "lookup", "resolve"];
     const NOUNS: [&str; 8] = ["extent", "inode", "directory", "transaction", "snapshot", "item", "node", "range"];
@@ -151,7 +151,7 @@ fn statement(bytes: &mut Vec<u8>, number: u64) {
     bytes.extend(format!("{indent}let {} = self.{}({:#x})?;\n", name(0), name(20), number >> 48).bytes());
 }
 
-/// A page of records from its end on, their places at its start, and room between.
+/// Appends a page with records at its end, their offsets at its start, and free space in between.
 fn page(bytes: &mut Vec<u8>, random: &mut Rng) {
     const RECORD: usize = 96;
     let mut page = vec![0; PAGE];

@@ -1,4 +1,4 @@
-//! dbench: so many clients of a file server, by its own recording.
+//! dbench: so many clients of a file server, from a recorded load.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::peers::Mounted;
 use crate::process::{run, tool};
 use crate::samples::{Better, Measured};
 
-/// The recording, where Debian puts it.
+/// The recorded load, where Debian puts it.
 const LOAD: &str = "/usr/share/dbench/client.txt";
 
 pub fn cases(scale: Scale) -> Vec<Case> {
@@ -39,7 +39,7 @@ fn measure(mounted: &mut Mounted, measured: &mut Measured, clients: u32, seconds
     Ok(())
 }
 
-/// The throughput of one client in MB/s.
+/// Returns the throughput of one client in MB/s.
 pub fn throughput(place: &Path, seconds: u32) -> Result<f64> {
     let mut measured = Measured::default();
     parse(&run_for(place, 1, seconds)?, &mut measured)?;
@@ -55,11 +55,11 @@ fn run_for(place: &Path, clients: u32, seconds: u32) -> Result<String> {
     run(&mut dbench, Duration::from_secs(u64::from(seconds) * 3 + 300))
 }
 
-/// Reads dbench's output; returns how many operations there were.
+/// Reads dbench's output. Returns how many operations there were.
 fn parse(printed: &str, measured: &mut Measured) -> Result<f64> {
     let wrong = || Failure::new(format!("dbench printed something unexpected:\n{printed}"));
-    // It continues without a barrier between its clients where the machine has no System V
-    // semaphores.
+    // It reports that it continues without a barrier between its clients if the machine has no
+    // System V semaphores.
     let mut lines = printed.lines().filter(|line| !line.contains("barrier semaphore"));
     if lines.any(|line| line.contains("failed") || line.contains("ERROR")) {
         return Err(wrong());

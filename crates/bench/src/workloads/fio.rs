@@ -21,11 +21,11 @@ pub struct Job {
     pub kind: &'static str,
     /// `--bs`
     pub block: &'static str,
-    /// `--fsync`: after how many writes; 0 for never.
+    /// `--fsync`: the number of writes after which it fsyncs; 0 for never.
     pub fsync: u32,
     /// `--numjobs`
     pub jobs: u32,
-    /// How long.
+    /// The seconds that it runs.
     pub seconds: u32,
     /// Bytes of all files together.
     pub size: u64,
@@ -45,13 +45,13 @@ fn cases(scale: Scale, workload: &'static str, of: &Job, what: &str) -> Vec<Case
     jobs.iter().map(case).collect()
 }
 
-/// 64 KiB, one after the other, fsync after each.
+/// Returns cases with sequential writes of 64 KiB, and an fsync after each.
 pub fn sequential(scale: Scale) -> Vec<Case> {
     let job = Job { kind: "write", block: "64k", fsync: 1, jobs: 1, seconds: 0, size: TOTAL, more: &[] };
     cases(scale, "fio-seq", &job, "fio write, 64 KiB, fsync=1")
 }
 
-/// 4 KiB anywhere, fsync after 16.
+/// Returns cases with random writes of 4 KiB, and an fsync after 16 of them.
 pub fn random(scale: Scale) -> Vec<Case> {
     let job = Job { kind: "randwrite", block: "4k", fsync: 16, jobs: 1, seconds: 0, size: TOTAL, more: &[] };
     cases(scale, "fio-rand", &job, "fio randwrite, 4 KiB, fsync=16")
@@ -89,24 +89,24 @@ pub fn fio(mounted: &Mounted, job: &Job) -> Result<(Value, Usage)> {
     Ok((report, usage))
 }
 
-/// What matters of fio's report.
+/// The important figures of fio's report.
 #[derive(Debug, PartialEq)]
 pub struct Figures {
-    /// Bytes in a second.
+    /// Bytes per second.
     pub bandwidth: f64,
-    /// Reads or writes.
+    /// Number of reads or writes.
     pub operations: f64,
     /// Bytes read or written.
     pub bytes: f64,
-    /// Times of fsync in microseconds: mean, 99 %, 99.9 %, longest; or of the operations, where
+    /// Times of fsync in microseconds (mean, 99 %, 99.9 %, longest), or those of reads or writes if
     /// there is no fsync.
     pub times: [f64; 4],
-    /// What the times are of.
+    /// The operation whose times they are.
     pub of: &'static str,
 }
 
 impl Figures {
-    /// Takes them from the report: `side` is "read" or "write".
+    /// Takes the figures from the report; `side` is "read" or "write".
     pub fn of(report: &Value, side: &str) -> Result<Self> {
         let job = &report["jobs"][0];
         let number =
@@ -128,7 +128,7 @@ impl Figures {
         })
     }
 
-    /// Adds them.
+    /// Adds the figures to a result.
     pub fn add(&self, measured: &mut Measured) {
         measured.add("bandwidth", self.bandwidth / f64::from(1 << 20), "MiB/s", Better::Higher);
         for (name, time) in ["average", "99 %", "99.9 %", "longest"].iter().zip(self.times) {

@@ -1,5 +1,5 @@
-//! How cost grows, by decades: with the size of a directory, a file, a volume, with the number of
-//! open files and of jobs.
+//! How costs grow, by decades: with the size of a directory, a file or a volume, and with the
+//! number of open files and of jobs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -13,13 +13,13 @@ use crate::machine;
 use crate::peers::Mounted;
 use crate::samples::{Better, Measured};
 
-/// How often a cheap operation is done for one point of a curve, and one that waits for the device.
+/// Repetitions of a cheap operation for one point of a curve, and of one that waits for the device.
 const OFTEN: u32 = 200;
 const RARELY: u32 = 20;
 /// Files of a directory of a large volume.
 const FILES_EACH: u64 = 1000;
 
-/// A case with curves.
+/// Makes a case with curves.
 pub(super) fn case(
     workload: &str,
     name: &str,
@@ -35,7 +35,7 @@ pub(super) fn case(
     Case::new(workload, format!("{workload}-{name}"), title.into(), headline, run).in_process()
 }
 
-/// All of it.
+/// Returns all cases.
 pub fn cases(scale: Scale) -> Vec<Case> {
     let files = scale.pick(100, 1000, 100_000, 1_000_000);
     let bytes = scale.pick(1 << 20, 10 << 20, 1 << 30, 4 << 30);
@@ -50,19 +50,19 @@ pub fn cases(scale: Scale) -> Vec<Case> {
     ]
 }
 
-/// A volume of very many files.
+/// Returns the cases of a volume with very many files.
 pub fn volume_cases(scale: Scale) -> Vec<Case> {
     let files = scale.pick(1000, 10_000, 100_000, 1_000_000);
     let title = format!("a volume of {files} files");
     vec![case("volume", &files.to_string(), &title, "mount", move |m, to| volume(m, to, files))]
 }
 
-/// Powers of ten from `first` to `last`.
+/// Returns the powers of ten from `first` to `last`.
 pub(super) fn decades(first: u64, last: u64) -> impl Iterator<Item = u64> {
     std::iter::successors(Some(first), |size| size.checked_mul(10)).take_while(move |size| *size <= last)
 }
 
-/// By how much each curve rises from its first point to its last.
+/// Adds the factor by which each curve rises from its first point to its last.
 fn grown(measured: &mut Measured) {
     let rises: Vec<(String, f64)> = measured
         .series
@@ -77,8 +77,8 @@ fn grown(measured: &mut Measured) {
     }
 }
 
-/// Mounts a volume again if it keeps what it has, which is a point of the curve `mount`; says how
-/// long that took.
+/// Mounts a volume again, if it keeps its content, and adds the time to the curve `mount`. Returns
+/// that time.
 pub(super) fn mount_again(
     mounted: &mut Mounted,
     measured: &mut Measured,
@@ -96,7 +96,7 @@ pub(super) fn mount_again(
     Ok(Some(took))
 }
 
-/// The time of one of `count` calls, in microseconds.
+/// Returns the mean time of `count` calls, in microseconds.
 pub(super) fn each(count: u32, mut call: impl FnMut(u32) -> Result<()>) -> Result<f64> {
     cleanup::check()?;
     let start = Instant::now();
@@ -104,7 +104,8 @@ pub(super) fn each(count: u32, mut call: impl FnMut(u32) -> Result<()>) -> Resul
     Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(count))
 }
 
-/// Creates, renames, fsyncs, searches and unlinks in `dir`; `at` is the place on the curves.
+/// Creates, renames, fsyncs, searches and unlinks files in `dir`; `at` is the position on the
+/// curves.
 fn work(calls: &Calls, dir: &Handle, measured: &mut Measured, along: &str, at: u64) -> Result<()> {
     let mut files = Vec::new();
     let create = each(OFTEN, |number| {
@@ -120,7 +121,7 @@ fn work(calls: &Calls, dir: &Handle, measured: &mut Measured, along: &str, at: u
         calls.close(file);
     }
     let rename = each(OFTEN, |number| calls.rename(dir, &format!("new{number}"), &format!("old{number}")))?;
-    // Names that have not been looked up yet: no cache of the kernel has them.
+    // These names have not been looked up yet, so no cache of the kernel has them.
     let absent = each(OFTEN, |number| match calls.stat(dir, &format!("absent{at}-{number}")) {
         Ok(()) => Err(Failure::new("a name that is not there was found")),
         Err(_) => Ok(()),
@@ -167,7 +168,7 @@ fn directory(mounted: &mut Mounted, measured: &mut Measured, last: u64) -> Resul
         let start = Instant::now();
         let count = calls.list(&dir)?;
         measured.point("list one", ALONG, size as f64, start.elapsed().as_secs_f64() * 1e6 / count.max(1) as f64);
-        // Each name once: the second time the kernel would know it.
+        // Each name is looked up once, since the kernel would know it the second time.
         let count = OFTEN.min(size as u32);
         let stride = size / u64::from(count);
         let lookup = each(count, |number| calls.stat(&dir, &format!("file{}", u64::from(number) * stride)))?;

@@ -1,4 +1,4 @@
-//! Images made, filled and emptied without a mount, beside mkfs.btrfs and tar.
+//! Makes, fills and empties images without a mount, in comparison with mkfs.btrfs and tar.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::samples::{Better, Measured};
 
 /// Files of a directory.
 const FILES: u32 = 50;
-/// A step that takes longer does not end.
+/// The limit of a step's time, after which it counts as hanging.
 const LIMIT: Duration = Duration::from_secs(600);
 
 pub fn cases(scale: Scale) -> Vec<Case> {
@@ -27,7 +27,7 @@ pub fn cases(scale: Scale) -> Vec<Case> {
     vec![case.programs(&["tar", "mkfs.btrfs", "sync", "rm"]).on_own_volume()]
 }
 
-/// Each step begins with nothing of the last one left to be written.
+/// Measures each step after all writes of the last one are durable.
 fn measure(mounted: &mut Mounted, measured: &mut Measured, files: u32) -> Result<()> {
     let yard = mounted.directory().parent().unwrap_or(Path::new("/")).to_owned();
     let tree = tree(&yard, files)?;
@@ -70,7 +70,7 @@ fn measure(mounted: &mut Mounted, measured: &mut Measured, files: u32) -> Result
     Ok(())
 }
 
-/// A tree of small files, made once in a run.
+/// Makes a tree of small files, once in a run.
 fn tree(yard: &Path, files: u32) -> Result<PathBuf> {
     let (tree, new) = (yard.join(format!("tree-{files}")), yard.join("new"));
     if tree.exists() {
@@ -83,7 +83,7 @@ fn tree(yard: &Path, files: u32) -> Result<PathBuf> {
             cleanup::check()?;
             fs::create_dir_all(&dir)?;
         }
-        // Most are small, few are large.
+        // Most files are small, and few are large.
         let size = 100 << (random.next_u64() % 9);
         let content: Vec<u8> = (0..size).map(|_| random.next_u64() as u8 & 63).collect();
         fs::write(dir.join(format!("file{number}")), content)?;

@@ -1,4 +1,4 @@
-//! Reading and writing without fsync, in order and at random.
+//! Sequential and random reads and writes without fsync.
 
 use super::case::{Case, Scale};
 use super::fio::{Figures, Job, fio};
@@ -44,8 +44,8 @@ fn measure(mounted: &mut Mounted, measured: &mut Measured, job: &Job, side: &'st
     Ok(())
 }
 
-/// Writes the file that is to be read, and mounts again, so that no cache of the file system knows
-/// it.
+/// Writes the file that is read later, and mounts again, so that the file system's caches have
+/// nothing of it.
 pub(super) fn prepare(mounted: &mut Mounted, size: u64) -> Result<()> {
     write(mounted, FILE, size)?;
     if mounted.keeps() {

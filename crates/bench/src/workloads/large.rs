@@ -1,4 +1,4 @@
-//! What freeing a file of very many extents costs others.
+//! The cost for other operations of freeing a file with very many extents.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn measure(mounted: &mut Mounted, measured: &mut Measured, extents: u64, watch: 
     let dir = calls.mkdir(&root, "work")?;
     let file = calls.create(&root, "large")?;
     for number in 0..extents {
-        // Every other sector: no two extents are neighbours.
+        // Writes every other sector, so that no two extents are adjacent.
         calls.write(&file, number * 2 * SECTOR, &[7; SECTOR as usize])?;
         if number.is_multiple_of(1000) {
             cleanup::check()?;

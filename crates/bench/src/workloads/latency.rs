@@ -53,7 +53,7 @@ fn measure(mounted: &mut Mounted, measured: &mut Measured, seconds: u64) -> Resu
     Ok(())
 }
 
-/// Makes files and then syncs, repeatedly; `committing` is set during the latter.
+/// Makes files and then syncs, again and again; `committing` is set during the syncs.
 fn commit_on_and_on(mounted: &Mounted, calls: &Calls, done: &AtomicBool, committing: &AtomicBool) -> Result<()> {
     let root = calls.root()?;
     let data = vec![7; BYTES];

@@ -1,5 +1,5 @@
-//! What is done to whole volumes while they are mounted: scrub, balance, the replacement of a
-//! device, and what a device gets that was away.
+//! Maintenance of whole, mounted volumes: scrub, balance, the replacement of a device, and bringing
+//! up a device that was away.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::samples::{Better, Measured};
 
 const AWAY: &str = "while it was away";
 
-/// All of it.
+/// Returns all cases.
 pub fn cases(scale: Scale) -> Vec<Case> {
     let size = scale.pick(64 << 20, 1 << 30, 2 << 30, 3 << 30);
     let case = |name: &str, title: &str, run: fn(&mut Mounted, u64) -> Result<()>| {
@@ -40,7 +40,7 @@ fn case(name: &str, title: &str, run: impl Fn(&mut Mounted, &mut Measured) -> Re
     Case::new("maintenance", name.into(), title.into(), "bandwidth", run).programs(&["btrfs"]).with_subvolumes()
 }
 
-/// Bytes of files in a second.
+/// Measures the bytes of files per second.
 fn time(
     mounted: &mut Mounted,
     measured: &mut Measured,
@@ -55,14 +55,15 @@ fn time(
     Ok(())
 }
 
-/// A quarter of the files is written while one of the devices is away.
+/// Writes a quarter of the files while one of the devices is away, and measures how it is brought
+/// up.
 fn away(mounted: &mut Mounted, measured: &mut Measured, size: u64) -> Result<()> {
     if !mounted.is_pair() {
         return Err(Failure::Impossible("only of a pair (--profile raid1 --devices 2)".into()));
     }
     let missed = size / 4;
     prepare(mounted, size - missed)?;
-    // One device alone gets no new mirrors: there are chunks for what it is to have.
+    // Makes chunks for these files now, since one device alone gets no mirrored chunks.
     write(mounted, "room", missed * 2)?;
     mounted.sync()?;
     write(mounted, "behind", missed / 2)?;

@@ -1,4 +1,5 @@
-//! A process that works in a directory, one operation after the other, each of which is timed.
+//! A process that works in a directory, one operation after the other, and measures the time of
+//! each.
 
 use std::time::{Duration, Instant};
 
@@ -8,16 +9,16 @@ use crate::failure::Result;
 use crate::histogram::Histogram;
 use crate::samples::{Better, Measured};
 
-/// What is done, in this order.
+/// The operations, in their order.
 pub const OPERATIONS: [&str; 6] = ["create", "write", "stat", "fsync", "rename", "unlink"];
-/// Every so many files one is fsynced.
+/// One in so many files is fsynced.
 const FSYNC_EVERY: u64 = 5;
 
 /// Times by operation.
 pub type Times = [Histogram; OPERATIONS.len()];
 
-/// One file: made, written, read, perhaps fsynced, renamed, removed. `time` runs each operation and
-/// gets its index in [`OPERATIONS`].
+/// Makes, writes, reads, perhaps fsyncs, renames and removes one file. `time` runs each operation,
+/// and gets its index in [`OPERATIONS`].
 fn step(
     calls: &Calls,
     dir: &Handle,
@@ -42,7 +43,7 @@ fn step(
     time(5, &mut || calls.unlink(dir, &other))
 }
 
-/// Adds the main figures of such times, and the times, labelled with `when`.
+/// Adds the times and their main figures to a result, with names that end with `when`.
 pub fn add(measured: &mut Measured, times: Times, when: &str) {
     for (operation, times) in OPERATIONS.iter().zip(times) {
         if times.count() > 0 {
@@ -54,7 +55,7 @@ pub fn add(measured: &mut Measured, times: Times, when: &str) {
     }
 }
 
-/// Works in `dir` for so long; `time` as in [`step`].
+/// Works in `dir` for this time; `time` is called as by [`step`].
 pub fn work(
     calls: &Calls,
     dir: &Handle,
@@ -72,7 +73,7 @@ pub fn work(
     Ok(())
 }
 
-/// Works in `dir` for so long, and measures it.
+/// Works in `dir` for this time, and returns the times of the operations.
 pub fn watch(calls: &Calls, dir: &Handle, length: Duration) -> Result<Times> {
     let mut times = Times::default();
     work(calls, dir, length, |operation, call| times[operation].time(call))?;

@@ -1,4 +1,4 @@
-//! What is measured.
+//! The workloads.
 
 mod case;
 mod compress;
@@ -24,13 +24,13 @@ use crate::failure::{Failure, Result};
 
 pub use case::{Case, Scale};
 
-/// A workload: its name, what it is, the least scale at which it runs by default, and its cases.
+/// A workload.
 pub struct Workload {
     /// Its name on the command line.
     pub name: &'static str,
-    /// In words.
+    /// Its description.
     pub about: &'static str,
-    /// From which scale on it runs unasked.
+    /// The smallest scale at which it runs by default.
     pub from: Scale,
     /// Its cases at a scale.
     pub cases: fn(Scale) -> Vec<Case>,
@@ -40,7 +40,7 @@ const fn workload(name: &'static str, about: &'static str, from: Scale, cases: f
     Workload { name, about, from, cases }
 }
 
-/// All workloads; those that make the headlines first.
+/// All workloads, those of the headlines first.
 pub const ALL: [Workload; 20] = [
     workload("dbench", "a file server's clients", Scale::Quick, dbench::cases),
     workload("fio-seq", "64 KiB sequential writes, fsync after each", Scale::Quick, fio::sequential),
@@ -64,7 +64,7 @@ pub const ALL: [Workload; 20] = [
     workload("volume", "mount time and memory with very many files", Scale::Full, growth::volume_cases),
 ];
 
-/// The cases of a workload, or the one case of that name.
+/// Returns the cases of a workload, or the one case of that name.
 pub fn named(name: &str, scale: Scale) -> Result<Vec<Case>> {
     if let Some(workload) = ALL.iter().find(|workload| workload.name == name) {
         return Ok((workload.cases)(scale));

@@ -1,5 +1,5 @@
-//! Programs on a volume behind a server whose answers come late: files that are unpacked and
-//! checked out, a database, a file server's client, and what is read with nothing in memory.
+//! Programs on a volume on a server with delayed answers: they unpack and check out files, use a
+//! database and a file server, and read with cold caches.
 
 use std::path::Path;
 use std::process::Command;
@@ -19,7 +19,7 @@ const STEPS: [&str; 8] =
     ["untar", "checkout", "sqlite", "dbench", "mount, cold", "ls -lR, cold", "git status, cold", "tar -c, cold"];
 /// Transactions of the database.
 const TRANSACTIONS: u32 = 100;
-/// A step that takes longer does not end.
+/// The limit of a step's time, after which it counts as hanging.
 const LIMIT: Duration = Duration::from_secs(3600);
 
 pub fn cases(scale: Scale) -> Vec<Case> {
@@ -73,7 +73,7 @@ fn measure(mounted: &mut Mounted, measured: &mut Measured, directories: u32, sec
     again(mounted)?;
     let mut bytes = 0;
     step(measured, "tar -c, cold", || {
-        // tar does not read what it is to write to /dev/null.
+        // tar does not read files when it writes to /dev/null, so it writes to a pipe.
         let pipe = "tar -c -C \"$1\" tree | wc -c";
         let printed = run(Command::new("sh").args(["-c", pipe, "sh"]).arg(&place), LIMIT)?;
         bytes = printed.trim().parse().map_err(|error| Failure::about("wc", &error))?;
@@ -97,7 +97,7 @@ fn step(measured: &mut Measured, name: &str, action: impl FnOnce() -> Result<()>
     Ok(())
 }
 
-/// A fresh mount: everything is on the server, and nothing in the memory of this side.
+/// Mounts again, so that everything is on the server, and nothing in memory here.
 fn again(mounted: &mut Mounted) -> Result<()> {
     mounted.unmount()?;
     mounted.mount()

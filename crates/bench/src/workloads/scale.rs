@@ -1,5 +1,5 @@
-//! How cost grows with the space that a volume has allocated, and how long it takes to free all of
-//! that. Nothing is written to it, so the image stays sparse.
+//! How costs grow with the space that a volume has allocated, and how long it takes to free all of
+//! it. No data is written, so the image stays sparse.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ const GIB: u64 = 1 << 30;
 const EXTENT: u64 = 100 << 20;
 /// Extents of a file.
 const EXTENTS_EACH: u64 = 1000;
-/// How often a cheap operation is done for one point of a curve, and one that waits for the device.
+/// Repetitions of a cheap operation for one point of a curve, and of one that waits for the device.
 const OFTEN: u32 = 500;
 const RARELY: u32 = 20;
 /// Files that are created while space is being freed.
@@ -61,7 +61,7 @@ fn grow(mounted: &mut Mounted, measured: &mut Measured, last: u64) -> Result<()>
     free_all(mounted, measured, files)
 }
 
-/// Operations at a point of the curves, where so many GiB are allocated.
+/// Measures operations at a point of the curves, at which so many GiB are allocated.
 fn work(mounted: &Mounted, calls: &Calls, dir: &Handle, measured: &mut Measured, at: u64) -> Result<()> {
     let mut files = Vec::new();
     let create = each(OFTEN, |number| {

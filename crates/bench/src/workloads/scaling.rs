@@ -19,12 +19,12 @@ use crate::samples::{Better, Measured};
 const BLOCK: u64 = 4096;
 /// Bytes of a file that is read or written.
 const FILE: u64 = 16 << 20;
-/// Names that are looked up, in each directory.
+/// Names in each directory that are looked up.
 const NAMES: usize = 1000;
-/// Operations between two looks whether the end is requested.
+/// Operations after which a thread checks whether the end is requested.
 const OFTEN: usize = 256;
 
-/// What the threads do.
+/// The operation of the threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Operation {
     /// Makes and closes a file.
@@ -66,7 +66,7 @@ impl Operation {
         }
     }
 
-    /// How often, by all threads together.
+    /// Returns how many operations all threads together perform.
     fn count(self, scale: Scale) -> usize {
         match self {
             Self::Create | Self::Rename | Self::Unlink => scale.pick(200, 20_000, 100_000, 200_000),
@@ -76,7 +76,7 @@ impl Operation {
     }
 }
 
-/// All of it.
+/// Returns all cases.
 pub fn cases(scale: Scale) -> Vec<Case> {
     let threads: &[usize] = scale.pick(&[1, 2], &[1, 2, 4, 8], &[1, 2, 4, 8], &[1, 2, 4, 8, 16]);
     let case = |operation: Operation, threads: usize| {
@@ -90,7 +90,7 @@ pub fn cases(scale: Scale) -> Vec<Case> {
     Operation::ALL.iter().flat_map(|operation| threads.iter().map(|threads| case(*operation, *threads))).collect()
 }
 
-/// What a thread works on.
+/// The files and names of a thread.
 struct Place {
     dir: Handle,
     file: Option<Handle>,
@@ -127,7 +127,7 @@ impl Place {
         Ok(place)
     }
 
-    /// Once.
+    /// Performs the operation once.
     fn work(&self, calls: &Calls, operation: Operation, number: usize, random: &mut Rng) -> Result<()> {
         let file = || self.file.as_ref().ok_or_else(|| Failure::new("no file"));
         match operation {
@@ -215,7 +215,8 @@ fn work(
     Ok(machine::thread_times()?.since(before))
 }
 
-/// How the threads have spent their time: at work, ready to work without a processor, or asleep.
+/// Adds how the threads have spent their time: working, ready to run without a processor, or
+/// asleep.
 fn add_times(measured: &mut Measured, wall: f64, times: &[ThreadTimes], operations: f64) {
     let sum = |of: fn(&ThreadTimes) -> f64| times.iter().map(of).sum::<f64>();
     let (cpu, runnable) = (sum(|times| times.cpu), sum(|times| times.runnable));
@@ -229,7 +230,7 @@ fn add_times(measured: &mut Measured, wall: f64, times: &[ThreadTimes], operatio
     measured.add("sleeps", sum(|times| times.sleeps as f64) / operations, "/op", Better::Lower);
 }
 
-/// Counters of the engine whose growth for each operation is shown.
+/// Returns the counters of the engine whose growth per operation is shown.
 fn engine_counters(mounted: &Mounted) -> BTreeMap<&'static str, u64> {
     let Some(engine) = mounted.library() else { return BTreeMap::new() };
     let stats = engine.stats();

@@ -1,5 +1,5 @@
-//! What snapshots cost: each one as their number grows, what others wait while some are made, and
-//! their deletion.
+//! The costs of snapshots: of each one as their number grows, for other operations while some are
+//! made, and of their deletion.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,13 +13,13 @@ use crate::failure::{Failure, Result};
 use crate::peers::Mounted;
 use crate::samples::{Better, Measured};
 
-/// How often an operation that waits for the device is done for one point of a curve.
+/// Repetitions of an operation that waits for the device for one point of a curve.
 const RARELY: u32 = 20;
-/// Snapshots after which a file of the source changes.
+/// After so many snapshots, a file of the source is changed.
 const CHANGE_EVERY: u64 = 5;
 const ALONG: &str = "snapshots";
 
-/// All of it.
+/// Returns all cases.
 pub fn cases(scale: Scale) -> Vec<Case> {
     let files = scale.pick(100, 1000, 2000, 2000);
     let last = scale.pick(10, 100, 1000, 10_000);
@@ -36,7 +36,7 @@ pub fn cases(scale: Scale) -> Vec<Case> {
     ]
 }
 
-/// A subvolume with files.
+/// Makes a subvolume with files.
 fn source(calls: &Calls, root: &Handle, files: u64) -> Result<Handle> {
     let source = calls.create_subvolume(root, "source")?;
     for number in 0..files {

@@ -1,5 +1,5 @@
-//! The rename storm: a directory of files, a log tree because something else was fsynced, and then
-//! all files are renamed.
+//! The rename storm: there is a directory of files, and a log tree since another file was fsynced;
+//! then all files are renamed.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ fn counts(scale: Scale) -> &'static [u32] {
     scale.pick(&[100], &[2000], &[1000, 10_000], &[1000, 2000, 5000, 10_000])
 }
 
-/// All renames in one process.
+/// Returns the cases with all renames in one process.
 pub fn cases(scale: Scale) -> Vec<Case> {
     let case = |&count: &u32| {
         let run = move |mounted: &mut Mounted, measured: &mut Measured| measure(mounted, measured, count);
@@ -26,7 +26,7 @@ pub fn cases(scale: Scale) -> Vec<Case> {
     counts(scale).iter().map(case).collect()
 }
 
-/// One `mv` for each rename.
+/// Returns the cases with one `mv` for each rename.
 pub fn cases_mv(scale: Scale) -> Vec<Case> {
     let case = |&count: &u32| {
         let run = move |mounted: &mut Mounted, measured: &mut Measured| measure_mv(mounted, measured, count);
@@ -36,7 +36,7 @@ pub fn cases_mv(scale: Scale) -> Vec<Case> {
     counts(scale).iter().map(case).collect()
 }
 
-/// Everything before the renames; returns the directory.
+/// Does everything before the renames. Returns the directory.
 fn prepare(mounted: &Mounted, calls: &Calls, count: u32) -> Result<Handle> {
     let root = calls.root()?;
     let dir = calls.mkdir(&root, "testdir")?;

@@ -1,6 +1,6 @@
-//! Random writers with fsyncs where the device has little bandwidth: what the choice between log
-//! and commit is worth. The library on a volume in memory, so it is the same on any machine but for
-//! its processors.
+//! Random writers with fsyncs on a device with little bandwidth, which shows the value of the
+//! choice between log and commit. It is the library on a volume in memory, so the figures depend on
+//! nothing of the machine but its processors.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use crate::memory;
 use crate::peers::Library;
 use crate::samples::{Better, Measured};
 
-/// Bytes in a second.
+/// Bytes per second.
 const BANDWIDTH: u64 = 200_000_000;
 /// Bytes of the volume.
 const VOLUME: u64 = 4 << 30;
@@ -28,18 +28,18 @@ const BLOCK: u64 = 4096;
 /// Bytes of each writer's file.
 const FILE: u64 = 64 << 20;
 
-/// How fsyncs become durable.
+/// The way in which fsyncs become durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Durable {
-    /// By the log, and a commit when that is cheaper.
+    /// By the log, or by a commit when that is cheaper.
     Choice,
-    /// By the log; commits only after each commit interval.
+    /// By the log; there is a commit only after each commit interval.
     Log,
-    /// By a commit each.
+    /// By a commit for each fsync.
     Commit,
 }
 
-/// All of it.
+/// Returns all cases.
 pub fn cases(scale: Scale) -> Vec<Case> {
     let seconds = scale.pick(1, 5, 10, 30);
     let case = |(durable, name, how): (Durable, &str, &str)| {
@@ -61,7 +61,7 @@ fn measure(measured: &mut Measured, durable: Durable, seconds: u64) -> Result<()
     let interval = usual.commit_interval;
     let options = match durable {
         Durable::Choice => usual,
-        // Nobody is there whom the log could ask for a commit.
+        // Without the background thread, the log can't request a commit.
         Durable::Log => Options { background_commits: false, ..usual },
         Durable::Commit => Options { tree_log: false, ..usual },
     };
@@ -131,7 +131,8 @@ fn commit_each(interval: Duration, engine: &Filesystem, done: &AtomicBool) -> Re
     Ok(())
 }
 
-/// Writes anywhere in a file, with fsyncs; says how many bytes, and how long the fsyncs took.
+/// Writes at random offsets of a file, with fsyncs. Returns how many bytes that were, and the times
+/// of the fsyncs.
 fn write(calls: &Calls, file: &Handle, seed: u64, end: Instant) -> Result<(u64, Histogram)> {
     let mut random = Rng::new(seed);
     let mut fsyncs = Histogram::default();

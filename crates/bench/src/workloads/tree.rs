@@ -1,4 +1,4 @@
-//! A source tree: unpacked, checked out by git, removed.
+//! A source tree that is unpacked, checked out by git, and removed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -57,7 +57,7 @@ fn find(program: &str) -> Result<PathBuf> {
     crate::process::find(program).ok_or_else(|| Failure::Impossible(format!("the program {program} is missing")))
 }
 
-/// git without anybody's settings.
+/// Returns a git command without any user's settings.
 pub fn git() -> Command {
     let mut git = Command::new("git");
     git.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_SYSTEM", "/dev/null");
@@ -74,7 +74,7 @@ pub fn git() -> Command {
     git
 }
 
-/// An archive and a repository of the same tree, made once in a run.
+/// Makes an archive and a repository of the same tree, once in a run.
 pub fn sources(yard: &Path, directories: u32) -> Result<(PathBuf, PathBuf)> {
     let base = yard.join(format!("sources-{directories}"));
     let (archive, repository) = (base.join("tree.tar"), base.join("tree"));
@@ -87,7 +87,7 @@ pub fn sources(yard: &Path, directories: u32) -> Result<(PathBuf, PathBuf)> {
         let dir = repository.join(format!("part{}/module{directory}", directory / 20));
         std::fs::create_dir_all(&dir)?;
         for file in 0..FILES {
-            // Sizes as in sources: most are small, few are large.
+            // The sizes are like those of sources: most are small, and few are large.
             let size = 200 << (random.next_u64() % 9);
             let line =
                 |number: u64| format!("let value_{number} = {:x};\n", number.wrapping_mul(0x9e37_79b9_7f4a_7c15));

@@ -1,4 +1,4 @@
-//! Very many files without names are opened, and closed oldest first.
+//! Opens very many files without names, and closes them, the oldest first.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -18,11 +18,11 @@ use crate::meter::metered;
 use crate::peers::Mounted;
 use crate::samples::{Better, Measured};
 
-/// As many as in the original report.
+/// The number of files in the original report.
 const COUNT: usize = 193_519;
-/// The clock is read so many times while files are closed.
+/// How many times the clock is read while files are closed.
 const PARTS: usize = 20;
-/// Files that a process keeps for itself.
+/// Descriptors that a process needs for itself.
 const SPARE: u64 = 50;
 /// Unnamed files that stay open, and are used while the others are closed.
 const OTHERS: usize = 100;
@@ -51,7 +51,7 @@ fn measure(mounted: &mut Mounted, measured: &mut Measured, count: usize) -> Resu
     Ok(())
 }
 
-/// Closes all, oldest first, while another process uses other unnamed files.
+/// Closes all files, the oldest first, while another thread uses other unnamed files.
 fn close(calls: &Calls, held: &mut Held, count: usize, measured: &mut Measured) -> Result<Duration> {
     let (done, ready) = (AtomicBool::new(false), Barrier::new(2));
     std::thread::scope(|scope| {
@@ -79,7 +79,7 @@ fn close(calls: &Calls, held: &mut Held, count: usize, measured: &mut Measured) 
     })
 }
 
-/// Works on unnamed files that stay open: fstat, read, write.
+/// Works on unnamed files that stay open, by fstat, read and write.
 fn use_others(calls: &Calls, ready: &Barrier, done: &AtomicBool) -> Result<[Histogram; 3]> {
     let files = (|| {
         let root = calls.root()?;
@@ -102,7 +102,7 @@ fn use_others(calls: &Calls, ready: &Barrier, done: &AtomicBool) -> Result<[Hist
             return Err(Failure::new("what was read is not what was written"));
         }
         stat.time(|| calls.attributes(file))?;
-        // Light use, not a load.
+        // This is light use, not a load.
         std::thread::sleep(Duration::from_micros(500));
     }
     for file in files {
@@ -114,16 +114,16 @@ fn use_others(calls: &Calls, ready: &Barrier, done: &AtomicBool) -> Result<[Hist
 /// Open files without names.
 pub struct Held(Holders);
 
-/// The processes that hold them.
+/// The holders of the files.
 enum Holders {
-    /// Of this process, in the engine.
+    /// This process, in the engine.
     Here(Calls, std::vec::IntoIter<Handle>),
     /// Other processes, as many as the limit of open files requires.
     Elsewhere(Vec<Holder>),
 }
 
 impl Held {
-    /// Opens so many.
+    /// Opens `count` files.
     pub fn open(calls: &Calls, count: usize) -> Result<Self> {
         let Calls::Kernel(dir) = calls else {
             let root = calls.root()?;
@@ -136,7 +136,7 @@ impl Held {
         Ok(Self(Holders::Elsewhere(holders?)))
     }
 
-    /// Closes the oldest ones; says how long that took.
+    /// Closes the oldest files. Returns how long that took.
     pub fn close(&mut self, mut count: usize) -> Result<Duration> {
         match &mut self.0 {
             Holders::Here(calls, files) => {
@@ -163,7 +163,7 @@ impl Held {
     }
 }
 
-/// Raises the limit of open files as far as possible; returns the limit.
+/// Raises the limit of open files as far as possible. Returns the limit.
 fn raise_limit() -> Result<u64> {
     let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());
     let limit = getrlimit(Resource::Nofile);
@@ -177,8 +177,7 @@ fn raise_limit() -> Result<u64> {
     Ok(limit.maximum.unwrap_or(1 << 20))
 }
 
-/// The part of a holder: opens files, reports that, and closes the oldest ones on commands from its
-/// input.
+/// Runs a holder: opens files, reports that, and closes the oldest ones on commands from its input.
 pub fn hold(dir: &Path, count: usize) -> Result<()> {
     raise_limit()?;
     let calls = Calls::Kernel(dir.into());
@@ -237,7 +236,7 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // At the end of its input it ends.
+        // The process ends when its input does.
         drop(self.input.take());
         let _ = self.child.wait();
     }

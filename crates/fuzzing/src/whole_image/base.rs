@@ -1,5 +1,5 @@
-//! The volumes that are damaged: one of our own with all kinds of items, and some of the fixtures,
-//! which a kernel made.
+//! The volumes to damage: one of our own with all kinds of items, and some of the fixtures, which a
+//! kernel made.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,38 +19,39 @@ use ubtrfs_volume::{Device, OpenOptions, OverlayDevice, Volume};
 /// How many bases there are.
 pub(super) const COUNT: usize = 1 + FIXTURES.len();
 
-/// Compression, snapshots, orphans, mixed groups, and a volume without a free-space tree.
+/// They have compression, snapshots, orphans, mixed block groups, and a volume without a free-space
+/// tree.
 const FIXTURES: [&str; 6] = ["comp-zstd", "snapshots", "orphans", "mixed", "v1-cache", "holes"];
 
-/// Bytes of our own volume: little more than the least that is not mixed.
+/// Bytes of our own volume: little more than the minimum without mixed block groups.
 const OWN_SIZE: usize = 110 << 20;
 
 /// How many volumes with a log there are.
 pub(crate) const LOG_COUNT: usize = LOGS.len();
 
-/// Names that were added and removed, extents of all kinds, several levels, several subvolumes,
-/// xattrs.
+/// They have names that were added and removed, extents of all kinds, several levels, several
+/// subvolumes, and xattrs.
 const LOGS: [&str; 8] =
     ["log-rename", "log-prealloc", "log-punch", "log-node4k", "log-subvols", "log-xattr", "log-link", "log-unlink"];
 
-/// A base: its bytes, and where in it what is.
+/// A base: its bytes, and the locations of its blocks and items.
 pub(crate) struct Base {
     pub(super) image: Arc<[u8]>,
     pub(super) node_size: usize,
     pub(super) checksum: ChecksumType,
     pub(super) blocks: Vec<Block>,
-    /// All items by type: block and slot.
+    /// All items by type, as block and slot.
     pub(crate) items: BTreeMap<u8, Vec<(usize, usize)>>,
 }
 
 /// A tree block in use.
 pub(super) struct Block {
     pub(super) at: Logical,
-    /// Where its copies are.
+    /// The physical addresses of its copies.
     pub(super) places: Vec<Physical>,
 }
 
-/// Base number `number`, made when it is first needed.
+/// Returns base number `number`, which is made when it is first needed.
 pub(crate) fn base(number: usize) -> &'static Base {
     static BASES: [OnceLock<Base>; COUNT] = [const { OnceLock::new() }; COUNT];
     let number = number % COUNT;
@@ -63,7 +64,7 @@ pub(crate) fn base(number: usize) -> &'static Base {
     })
 }
 
-/// Volume number `number` with a log, of which only the log is explored.
+/// Returns volume number `number` with a log, of which only the log is explored.
 pub(crate) fn log(number: usize) -> &'static Base {
     static LOG_BASES: [OnceLock<Base>; LOG_COUNT] = [const { OnceLock::new() }; LOG_COUNT];
     let number = number % LOG_COUNT;
@@ -89,7 +90,7 @@ impl Medium for Memory {
     }
 }
 
-/// Our own volume: small blocks, so that its trees have several levels.
+/// Makes our own volume. Its blocks are small, so that its trees have several levels.
 pub(crate) fn own() -> Vec<u8> {
     let mut options = MkfsOptions::new(OWN_SIZE as u64);
     options.node_size = Some(4096);
@@ -144,7 +145,7 @@ fn fill(fs: &Filesystem) -> ubtrfs::Result<()> {
     fs.directories().create(root, b"fifo", &new(0o010_600))?;
     fs.directories().create(root, b"device", &NewInode { rdev: 0x0103, ..new(0o020_600) })?;
     fs.directories().create(root, &[b'n'; 255], &new(FILE))?;
-    // Two names of one hash, and files that lost their names and are still open.
+    // Two names with the same hash, and unlinked files that are still open.
     fs.directories().create_unnamed(root, &new(FILE))?;
     let open = fs.directories().create_unnamed(dirs[1], &new(FILE))?;
     fs.files().write(open, WriteAt::Offset(0), &bytes(1, 30_000), false)?;
@@ -216,21 +217,22 @@ impl Base {
         base
     }
 
-    /// Where the copies of the superblock are.
+    /// Returns the physical addresses of the copies of the superblock.
     pub(super) fn superblocks(&self) -> impl Iterator<Item = Physical> + use<> {
         let size = self.image.len();
         SUPERBLOCK_COPIES.into_iter().filter(move |at| at.0 as usize + SUPERBLOCK_SIZE <= size)
     }
 }
 
-/// Where the copies of an address are: bases have single and DUP chunks only.
+/// Returns the physical addresses of the copies of a logical address; bases have single and DUP
+/// chunks only.
 fn places(chunks: &[(Logical, ChunkItem)], at: Logical) -> Vec<Physical> {
     let holds = |(start, chunk): &&(Logical, ChunkItem)| at >= *start && at.0 - start.0 < chunk.length;
     let (start, chunk) = chunks.iter().find(holds).expect("a block in a chunk");
     chunk.stripes.iter().map(|stripe| stripe.offset.plus(at.0 - start.0)).collect()
 }
 
-/// Reads the superblock at `at`; not judged.
+/// Reads `len` bytes at `at`, without any check.
 pub(super) fn read(device: &OverlayDevice, at: Physical, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     device.read_at(at, &mut bytes).expect("within the image");

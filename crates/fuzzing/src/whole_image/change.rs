@@ -1,16 +1,16 @@
-//! Uses a file system as programs would: each operation may fail, and what was there before takes
-//! part.
+//! Uses a file system as programs would. Each operation may fail, and old files and directories
+//! take part.
 
 use ubtrfs::{DirectoryEntry, Filesystem, InodeId, NewInode, RenameFlags, Result, SetAttributes, WriteAt, XattrMode};
 use ubtrfs_format::DirIndex;
 use ubtrfs_format::items::FileType;
 
-/// Entries of each directory that are worked on.
+/// How many entries of each directory are changed.
 const ENTRIES: usize = 24;
-/// Directories that are worked on.
+/// How many directories are changed.
 const DIRECTORIES: usize = 4;
 
-/// Makes, changes and removes; says whether the last commit succeeded.
+/// Makes, changes and removes files. Returns the result of the last commit.
 pub(super) fn use_it(fs: &Filesystem) -> Result<()> {
     let root = fs.root();
     let mut dirs = vec![root];
@@ -58,7 +58,7 @@ fn make(fs: &Filesystem, root: InodeId) -> Result<()> {
     Ok(())
 }
 
-/// Does something to what was there before, another thing to each.
+/// Changes an old entry; the kind of change depends on its number.
 fn touch(fs: &Filesystem, number: usize, dir: InodeId, entry: &DirectoryEntry, dirs: &[InodeId]) -> Result<()> {
     let id = fs.directories().lookup(dir, &entry.name)?;
     let other = dirs[number % dirs.len()];

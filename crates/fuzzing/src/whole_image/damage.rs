@@ -1,5 +1,5 @@
-//! The language of inputs. The first byte names the base; then damages follow, each an operation,
-//! its operands and, where it has any, a length and so many bytes:
+//! The language of inputs. The first byte is the number of the base. Damages follow: each is an
+//! operation, its operands and, if it overwrites, a length and so many bytes:
 //!
 //! | operation | operands | what |
 //! |---|---|---|
@@ -7,13 +7,13 @@
 //! | 1 | type, which, offset | overwrite in an item's header: key, offset, size |
 //! | 2 | block (u16), offset (u16) | overwrite in a block, its header and all |
 //! | 3 | offset (u16) | overwrite in the superblock |
-//! | 4 | block (u16), copy, offset (u16) | overwrite in one copy of a block, whose checksum is wrong then |
+//! | 4 | block (u16), copy, offset (u16) | overwrite in one copy of a block, which makes its checksum wrong |
 //! | 5 | block (u16), block (u16) | the first gets the content of the second |
 //! | 6 | address (u32, in units of 64 bytes) | overwrite anywhere |
 //!
-//! All but 4 and 6 put the checksums right afterwards. Operands are taken modulo what there is, and
-//! numbers are little endian; so every input means something, and inputs keep their meaning when a
-//! base changes a little.
+//! All but 4 and 6 correct the checksums afterwards. Numbers are little endian, and operands are
+//! taken modulo the number of items, blocks or copies; so every input is valid, and inputs keep
+//! their meaning when a base changes a little.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,14 +25,15 @@ use ubtrfs_volume::{Device, DeviceWrite, OverlayDevice, SharedBuffer};
 
 use super::base::{Base, base, read, superblock_checksum};
 
-/// More damages than this are not applied.
+/// Damages of an input beyond this number are not applied.
 const MAX: usize = 64;
 /// The unit of writing to a device.
 const PAGE: u64 = 4096;
 /// The offset of a block's own address.
 const BYTENR: std::ops::Range<usize> = 48..56;
 
-/// The volume that an input describes, made of one of these bases; `None` if it describes none.
+/// Returns the volume that an input describes, made of one of these bases; `None` if it describes
+/// none.
 pub(crate) fn apply(data: &[u8], bases: fn(usize) -> &'static Base) -> Option<Arc<OverlayDevice>> {
     let mut program = Program(data);
     let base = bases(program.byte()?.into());
@@ -45,7 +46,7 @@ pub(crate) fn apply(data: &[u8], bases: fn(usize) -> &'static Base) -> Option<Ar
     Some(Arc::new(device))
 }
 
-/// What is left of the input.
+/// The rest of the input.
 struct Program<'a>(&'a [u8]);
 
 impl<'a> Program<'a> {
@@ -139,7 +140,8 @@ fn one(program: &mut Program<'_>, base: &Base, device: &OverlayDevice) -> Option
     Some(())
 }
 
-/// The items of a type: the one with this number, or the one at this place of the list of types.
+/// Returns the items of the type with this number or, if there are none, of the type at this index
+/// among the types of the base.
 fn item_list(base: &Base, item_type: usize) -> &[(usize, usize)] {
     let named = base.items.get(&(item_type as u8));
     let types = base.items.len();
@@ -157,7 +159,7 @@ fn write(device: &OverlayDevice, at: Physical, bytes: Vec<u8>) {
     device.submit(vec![DeviceWrite { at, data }]).wait().expect("a write to memory");
 }
 
-/// Changes all copies of a block, and puts the checksum right.
+/// Changes all copies of a block, and corrects its checksum.
 fn change_block(base: &Base, device: &OverlayDevice, number: usize, change: impl FnOnce(&mut [u8])) {
     let places = &base.blocks[number % base.blocks.len()].places;
     let mut block = read(device, places[0], base.node_size);
@@ -168,7 +170,7 @@ fn change_block(base: &Base, device: &OverlayDevice, number: usize, change: impl
     }
 }
 
-/// An input with one damage that overwrites.
+/// Returns an input with one damage that overwrites.
 pub(crate) fn damage(base: u8, operands: &[u8], bytes: &[u8]) -> Vec<u8> {
     let mut input = vec![base];
     input.extend_from_slice(operands);
@@ -177,8 +179,8 @@ pub(crate) fn damage(base: u8, operands: &[u8], bytes: &[u8]) -> Vec<u8> {
     input
 }
 
-/// Inputs that hit every type of item at several places, headers, block headers, the superblock and
-/// single copies: what the corpus begins with. Names and contents.
+/// Returns inputs, with their names, that hit every type of item at several places, headers, block
+/// headers, the superblock and single copies. The corpus begins with them.
 pub fn inputs() -> Vec<(String, Vec<u8>)> {
     const WIDE: [u8; 8] = [0xff; 8];
     const HALF: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f];
@@ -186,8 +188,8 @@ pub fn inputs() -> Vec<(String, Vec<u8>)> {
     let mut seen = BTreeSet::new();
     for number in 0..super::base::COUNT as u8 {
         for (item_type, found) in &base(number.into()).items {
-            // All types of our own volume; of the others those that are new, and the packed
-            // extents.
+            // Takes all types of our own volume; of the other bases the types that are new, and the
+            // compressed extents.
             let is_new = seen.insert(*item_type);
             if !(is_new || number == 1 && *item_type == ItemType::EXTENT_DATA.0) {
                 continue;

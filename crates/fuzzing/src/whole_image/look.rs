@@ -1,4 +1,4 @@
-//! Reads all there is, within bounds.
+//! Reads all of a volume, within bounds.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -6,20 +6,20 @@ use ubtrfs::{FileChange, Filesystem, InodeId, MergeSides, Prefer};
 use ubtrfs_format::items::FileType;
 use ubtrfs_format::{DirIndex, Generation};
 
-/// Entries and bytes that are read; loops in a directory tree end here.
+/// Entries and bytes that are read at most, so that a loop in a directory tree ends.
 const MAX_ENTRIES: usize = 1500;
 const MAX_BYTES: usize = 8 << 20;
 /// Bytes of a read.
 const READ: usize = 64 << 10;
-/// Starts of data in a file that are read.
+/// Starts of data in a file that are read at most.
 const MAX_SEEKS: usize = 12;
 /// Entries that are listed at a time.
 const LIST: usize = 50;
 
-/// Walks all directories from the root on. Returns how many inodes it saw.
+/// Walks all directories from the root on. Returns how many inodes it found.
 pub(crate) fn walk(fs: &Filesystem) -> usize {
     let _ = fs.statfs();
-    // Others would commit for it.
+    // A comparison on a writable mount would commit first.
     if fs.is_read_only() {
         compare(fs);
     }
@@ -56,7 +56,7 @@ pub(crate) fn walk(fs: &Filesystem) -> usize {
     seen.len()
 }
 
-/// Compares each subvolume with the next one, and the mounted one with nothing.
+/// Compares each subvolume with the next one, and the mounted one with an empty tree.
 fn compare(fs: &Filesystem) {
     let mut left = MAX_ENTRIES;
     let mut visit = |change: FileChange| {
@@ -67,7 +67,7 @@ fn compare(fs: &Filesystem) {
     for pair in fs.subvolumes().ids().windows(2).take(MAX_SEEKS) {
         drop(ubtrfs::changes(fs, pair[0], pair[1], &mut visit));
     }
-    // Only planned.
+    // Only plans the merges.
     for three in fs.subvolumes().ids().windows(3).take(MAX_SEEKS) {
         let sides = MergeSides { base: three[0], changed: three[1], target: three[2] };
         drop(ubtrfs::merge(fs, sides, Prefer::Theirs, true, &mut |_| unreachable!("nothing is changed")));

@@ -1,4 +1,4 @@
-//! Whole volumes with some bytes changed: opened, checked, walked, read, and written to where the
+//! Whole volumes with some bytes changed: opened, checked, walked, read, and written to if the
 //! engine accepts that.
 
 pub(crate) mod base;
@@ -14,9 +14,9 @@ use ubtrfs_volume::{Device, OpenOptions, OverlayDevice, Volume};
 
 pub use damage::inputs;
 
-/// An input is a base and damages to it, in the language of `damage.rs`. Whatever they are: errors,
-/// but no panic and no end without end. What `check` finds nothing wrong with stays so when it is
-/// written to.
+/// Uses a damaged volume. An input is a base and damages to it, in the language of `damage.rs`.
+/// Whatever the damages are, operations may fail, but none panics or runs without end. A volume
+/// that `check` finds sound stays sound when it is written to.
 pub fn whole_image(data: &[u8]) {
     let _ = use_image(data);
 }
@@ -26,15 +26,15 @@ pub fn whole_image(data: &[u8]) {
 pub struct Reached {
     /// `check` found no fault.
     pub is_clean: bool,
-    /// Inodes that were found by reading.
+    /// The number of inodes that a walk found.
     pub inodes: usize,
-    /// It could be opened for writing.
+    /// The volume could be opened for writing.
     pub opened: bool,
-    /// What was done to it was committed.
+    /// The changes to it were committed.
     pub committed: bool,
 }
 
-/// [`whole_image`], and how far it went.
+/// Does what [`whole_image`] does, and returns how far it went.
 pub fn use_image(data: &[u8]) -> Reached {
     let mut reached = Reached::default();
     let Some(image) = damage::apply(data, base::base) else { return reached };
@@ -62,7 +62,7 @@ pub fn use_image(data: &[u8]) -> Reached {
     reached
 }
 
-/// Old commits that are opened.
+/// How many old commits are opened.
 const MAX_COMMITS: usize = 4;
 
 fn devices(image: &Arc<OverlayDevice>) -> Vec<Arc<dyn Device>> {

@@ -1,10 +1,10 @@
-//! Any interleaving of writers and of what else happens on a volume keeps the promises.
+//! Any interleaving of writers and jobs on a volume keeps what calls have promised.
 
 use ubtrfs_interleavings::seeds::seeds;
 use ubtrfs_interleavings::{Mixture, run_history};
 use ubtrfs_threads::scheduler::Summary;
 
-/// Runs seeds for so many seconds, and in a soak for this share of its time.
+/// Runs seeds for `seconds`, or in a soak for this share of its time.
 fn run_seeds(seconds: u64, share: f64, run: impl Fn(u64) -> Result<Summary, String>) {
     let (mut runs, mut steps) = (0, 0);
     for seed in seeds(0, seconds, share) {

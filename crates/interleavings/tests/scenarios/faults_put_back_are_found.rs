@@ -1,4 +1,4 @@
-//! Faults that were mended are found by a few seeds where they are put back, and only there.
+//! A few seeds find faults of the past when the faults are put back, and find nothing without them.
 
 use ubtrfs::testing::{CommitFault, Faults, LogFault};
 use ubtrfs_interleavings::{Job, Mixture};
@@ -6,12 +6,13 @@ use ubtrfs_interleavings::{Job, Mixture};
 /// Seeds that are tried.
 const SEEDS: u64 = 60;
 
-/// The first seed by which a mixture like this fails, and why.
+/// Returns the first seed with which a mixture like this fails, and the message.
 fn first_failure(mixture: impl Fn(u64) -> Mixture) -> Option<(u64, String)> {
     (0..SEEDS).find_map(|seed| mixture(seed).run().err().map(|what| (seed, what)))
 }
 
-/// Asserts that the fault is found as `sign`, and nothing without it.
+/// Asserts that a run with the fault fails with a message that contains `sign`, and that the same
+/// seed succeeds without the fault.
 fn is_found(faults: &Faults, sign: &str, mixture: impl Fn(u64) -> Mixture) {
     let (seed, what) = first_failure(|seed| Mixture { faults: faults.clone(), ..mixture(seed) }).unwrap();
     assert!(what.contains(sign), "seed {seed}: {what}");
@@ -21,7 +22,7 @@ fn is_found(faults: &Faults, sign: &str, mixture: impl Fn(u64) -> Mixture) {
     }
 }
 
-/// Jobs of a pool wait for what another job of the same pool has to do.
+/// Jobs of a pool wait for an event that only another job of the same full pool can cause.
 #[test]
 fn a_log_that_only_a_job_of_a_full_pool_publishes() {
     let faults = Faults { log: Some(LogFault::LeaveToLeader), ..Faults::default() };
@@ -35,8 +36,7 @@ fn a_log_that_only_a_job_of_a_full_pool_publishes() {
     });
 }
 
-/// The flag that one thread has put on the volume is overwritten in memory by another that was
-/// slower.
+/// A slow thread overwrites in memory the flag that another thread has since put on the volume.
 #[test]
 fn a_flag_in_memory_that_does_not_follow_the_published_roots() {
     let faults = Faults { commit: Some(CommitFault::ReadOnlyAfterPublish), ..Faults::default() };
@@ -49,7 +49,7 @@ fn a_flag_in_memory_that_does_not_follow_the_published_roots() {
     });
 }
 
-/// Subvolumes are dropped with space that a reader holds back.
+/// Subvolumes are dropped with space that a kept commit still pins.
 #[test]
 fn space_that_a_commit_does_not_have_yet() {
     let faults = Faults { commit: Some(CommitFault::FreeUnreserved), ..Faults::default() };
@@ -64,8 +64,8 @@ fn space_that_a_commit_does_not_have_yet() {
     });
 }
 
-/// A drop that begins between the choice of what moves and its commit leaves pointers that count
-/// no more.
+/// A drop begins between the choice of the blocks to move and the commit that moves them, and
+/// leaves pointers that have no references any more.
 #[test]
 fn a_drop_that_a_step_overlooks() {
     let faults = Faults { overlook_drops: true, ..Faults::default() };

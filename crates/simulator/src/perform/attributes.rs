@@ -95,7 +95,7 @@ impl Worker {
             return Ok(());
         };
         let set = self.fs.inodes().set_flags(id, InodeFlags::NODATACOW);
-        // A file that could not be compressed is marked so, at any time, and refuses the other
+        // A file that did not compress may get the flag for that at any time, and refuses the other
         // flag.
         if set.is_err() && self.fs.inodes().flags(id).is_ok_and(|flags| flags & InodeFlags::NOCOMPRESS != 0) {
             return Ok(());

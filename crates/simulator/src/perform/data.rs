@@ -52,10 +52,10 @@ impl Worker {
             if let Body::File(content) = &mut self.model.node_mut(id).body {
                 content.resize(*size);
             }
-            // Also if the size stays, as a file opened with O_TRUNC shows.
+            // The times change even if the size stays, as for a file that is opened with O_TRUNC.
             touch(touched, id, true);
         } else if let (true, Ok(found)) = (self.tolerance.faults, self.fs.inodes().attributes(id)) {
-            // It may have failed after some of its steps.
+            // The truncation may have failed after some of its steps.
             if let Body::File(content) = &mut self.model.node_mut(id).body
                 && (*size..content.size()).contains(&found.size)
             {
@@ -152,7 +152,8 @@ impl Worker {
         let chunks = self.fs.volume().chunks();
         let Some((start, _)) = chunks.get(number % chunks.len().max(1)) else { return Ok(()) };
         let result = self.fs.relocator().empty_block_group(*start, &|| true).map(drop);
-        // There may be no room for what is in it, and one that is empty goes by itself.
+        // There may be no space for the content of the group, and an empty group is removed by
+        // itself.
         let result = result.or_else(|error| match error.errno() {
             Errno::NOSPC | Errno::NOENT => Ok(()),
             _ => Err(error),
@@ -160,7 +161,7 @@ impl Worker {
         self.agree(operation, Ok(()), result).map(drop)
     }
 
-    /// How many bytes can be shared.
+    /// Returns how many bytes can be shared.
     fn bytes_to_clone(&self, source: InodeId, from: u64, target: InodeId, to: u64, len: u64) -> Result<u64, Errno> {
         let sector = u64::from(self.fs.volume().sector_size());
         let size = |id: InodeId| match &self.model.node(id).body {

@@ -1,5 +1,5 @@
-//! Files and a directory of a deleted subvolume that stay open for a while: they are used as
-//! before, whatever happens beside that (invariant 66). A crash leaves nothing of them, except for
+//! Files and a directory of a deleted subvolume that stay open for a while: they can be used as
+//! before, whatever happens meanwhile (invariant 66). A crash leaves nothing of them, except for
 //! what was written in place if the deletion is not durable.
 
 use ubtrfs::{Errno, InodeId, NewInode, WriteAt};
@@ -10,7 +10,7 @@ use crate::{Body, Content, Random};
 
 /// How many files of a subvolume stay open.
 const FILES: usize = 3;
-/// For at most so many operations.
+/// The number of operations during which they stay open at most.
 const MAX: u64 = 24;
 
 impl OpenOfDeleted {
@@ -20,8 +20,8 @@ impl OpenOfDeleted {
 }
 
 impl Worker {
-    /// Opens something of a subvolume, if there is one of this name, that may be about to be
-    /// deleted.
+    /// Opens some inodes of the subvolume with this name, if there is one, since it may be about to
+    /// be deleted.
     pub(super) fn open_some(&self, dir: InodeId, name: &[u8]) -> Option<OpenOfDeleted> {
         let root = self.model.entry(dir, name).filter(|id| self.model.is_subvolume(*id))?;
         let subvolume = root.subvolume;
@@ -43,12 +43,12 @@ impl Worker {
         Some(open)
     }
 
-    /// Closes it again.
+    /// Closes what [`Self::open_some`] has opened.
     pub(super) fn close_some(&self, open: Option<&OpenOfDeleted>) {
         open.into_iter().flat_map(OpenOfDeleted::inodes).for_each(|id| self.fs.references().forget(id, 1));
     }
 
-    /// A subvolume was deleted of which this stays open. The rest is closed.
+    /// Keeps these inodes of a deleted subvolume open, and closes all others of it.
     pub(super) fn keep_open(&mut self, gone: TreeId, open: Option<OpenOfDeleted>) -> Result<(), String> {
         let open = open.filter(|open| open.subvolume == gone && open.inodes().next().is_some());
         let kept: Vec<_> = open.iter().flat_map(OpenOfDeleted::inodes).collect();
@@ -63,13 +63,13 @@ impl Worker {
         Ok(())
     }
 
-    /// What was written in place to files of deleted subvolumes since the last call: a crash before
-    /// the deletion is durable may leave pages of it.
+    /// Returns what was written in place to files of deleted subvolumes since the last call: a
+    /// crash before the deletion is durable may leave pages of it.
     pub(crate) fn take_written_in_place(&mut self) -> Vec<(InodeId, Content)> {
         std::mem::take(&mut self.written_in_place)
     }
 
-    /// Uses all that is open of deleted subvolumes.
+    /// Uses all open inodes of deleted subvolumes.
     pub(super) fn use_deleted(&mut self) -> Result<(), String> {
         for mut open in std::mem::take(&mut self.deleted) {
             open.left -= 1;
@@ -94,8 +94,8 @@ impl Worker {
             || (self.tolerance.faults && matches!(errno, Errno::IO | Errno::ROFS | Errno::NOSPC))
     }
 
-    /// Changes what is open, and reads it. Whether all was done; a sentence if it holds what it
-    /// should not.
+    /// Changes and reads the open inodes. Returns whether all of it was done, or a sentence if they
+    /// have the wrong content.
     fn use_open(&mut self, open: &mut OpenOfDeleted) -> ubtrfs::Result<Result<bool, String>> {
         let turn = open.left;
         for (number, (id, content)) in open.files.iter_mut().enumerate() {
@@ -110,7 +110,7 @@ impl Worker {
             }
             let size = content.size();
             let found = self.fs.files().read(*id, 0, size as usize + 1)?;
-            // A device that fails may lose what was not made durable.
+            // A device that fails may lose data that was not durable.
             if found != content.read(0, size as usize) && !self.tolerance.faults {
                 return Ok(Err(format!("{id:?} of a deleted subvolume has other content")));
             }
@@ -134,7 +134,7 @@ impl Worker {
         Ok(Ok(true))
     }
 
-    /// Nothing is open of a deleted subvolume any more, and nothing of it is shown.
+    /// Checks that a deleted subvolume whose inodes are all closed is not shown any more.
     fn is_released(&self, gone: TreeId) -> Result<(), String> {
         match self.fs.inodes().attributes(InodeId::new(gone, Ino::ROOT_DIR)) {
             Err(error) if error.errno() == Errno::STALE => Ok(()),

@@ -1,4 +1,4 @@
-//! Devices that come, go and get other sizes: nothing that programs see changes.
+//! Operations that add, remove and resize devices, without a change that programs see.
 
 use ubtrfs::{Errno, Error};
 use ubtrfs_format::DeviceId;
@@ -8,8 +8,8 @@ use crate::Operation;
 use crate::mounting::has_superblock;
 use crate::operation::DeviceChange;
 
-/// There may be too few devices for the profiles of the volume, and too little room on them; and
-/// without a free-space tree no chunk goes.
+/// Returns whether an error has a reason: there may be too few devices for the profiles of the
+/// volume, or too little space on them; and without a free-space tree no chunk can be removed.
 fn has_reason(error: &Error) -> bool {
     matches!(error.errno(), Errno::NOSPC | Errno::INVAL | Errno::OPNOTSUPP)
 }
@@ -35,7 +35,7 @@ impl Worker {
         self.agree(operation, Ok(()), result).map(drop)
     }
 
-    /// One of the devices of the volume, counted round.
+    /// Returns a device of the volume; the number is taken modulo their count.
     fn member(&self, number: usize) -> Option<DeviceId> {
         let devices = self.fs.volume().devices();
         devices.get(number % devices.len().max(1)).map(|item| item.devid)

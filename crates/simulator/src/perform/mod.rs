@@ -1,4 +1,4 @@
-//! Operations on the engine and the model at once: both must have the same result.
+//! Performs operations on the engine and on the model: both must have the same result.
 
 mod attributes;
 mod data;
@@ -29,27 +29,28 @@ pub struct Tolerance {
     pub faults: bool,
 }
 
-/// What is open of a deleted subvolume.
+/// Open inodes of a deleted subvolume.
 struct OpenOfDeleted {
     subvolume: TreeId,
     read_only: bool,
     files: Vec<(InodeId, Content)>,
     dir: Option<InodeId>,
-    /// For how many operations yet.
+    /// The number of operations for which they stay open.
     left: u64,
 }
 
-/// A program at work: the engine, and what it must show.
+/// A program at work: the engine, and the expected state.
 pub struct Worker {
     /// The engine.
     pub fs: Arc<Filesystem>,
-    /// What it must show, below the model's root.
+    /// The expected state, below the model's root.
     pub model: Model,
-    /// Inodes that are held by a reference, one for each time they are listed.
+    /// Inodes with references; each is listed once per reference.
     pub handles: Vec<InodeId>,
-    /// What is open of subvolumes that were deleted.
+    /// Open inodes of deleted subvolumes.
     deleted: Vec<OpenOfDeleted>,
-    /// What was written in place to files of deleted subvolumes since it was last asked for.
+    /// What was written in place to files of deleted subvolumes since the last call of
+    /// [`Self::take_written_in_place`].
     written_in_place: Vec<(InodeId, Content)>,
     /// Devices that the volume has or may get.
     pub(crate) devices: Vec<Arc<dyn Device>>,
@@ -57,12 +58,11 @@ pub struct Worker {
     pub tolerance: Tolerance,
     /// Whether times are compared.
     pub times: bool,
-    /// Operations that came to an error that is tolerated.
+    /// The number of operations that failed with a tolerated error.
     pub tolerated: usize,
 }
 
-/// The engine's calls of fsync and fdatasync; of every other inode in two parts, as a server has
-/// them made by two threads.
+/// Calls fsync or fdatasync; for every other inode in two parts, as a server does by two threads.
 pub(crate) fn make_durable(fs: &Filesystem, id: InodeId, data_only: bool) -> ubtrfs::Result<()> {
     if id.ino.0.is_multiple_of(2) {
         return if data_only { fs.durability().fdatasync(id) } else { fs.durability().fsync(id) };
@@ -76,36 +76,36 @@ pub(crate) fn make_durable(fs: &Filesystem, id: InodeId, data_only: bool) -> ubt
 }
 
 impl Worker {
-    /// A worker on a mounted volume.
+    /// Makes a worker on a mounted volume.
     pub fn new(fs: Arc<Filesystem>, model: Model, tolerance: Tolerance, times: bool) -> Self {
         let (handles, deleted, devices) = (Vec::new(), Vec::new(), Vec::new());
         let written_in_place = Vec::new();
         Self { fs, model, handles, deleted, written_in_place, devices, tolerance, times, tolerated: 0 }
     }
 
-    /// Goes on with a volume that was mounted again: nothing is open in it.
+    /// Continues with a volume that was mounted again, in which nothing is open.
     pub(crate) fn follow_remount(&mut self, fs: Arc<Filesystem>) {
         self.fs = fs;
         self.handles.clear();
         self.deleted.clear();
     }
 
-    /// The inode that an operation is done to; `None` if there is no such thing, so that it is left
-    /// out.
+    /// Returns the inode of an operation's object; `None` if it does not exist, so that the
+    /// operation is left out.
     pub fn find(&self, what: &What) -> Option<InodeId> {
         match what {
             What::At(path) => self.model.resolve(path),
             What::Handle(_) if self.handles.is_empty() => None,
             What::Handle(number) => {
                 let id = self.handles.get(number % self.handles.len()).copied();
-                // Its subvolume may have been deleted.
+                // The subvolume of the handle may have been deleted.
                 id.filter(|id| self.model.nodes.contains_key(id))
             }
         }
     }
 
-    /// Does an operation. Returns the inodes whose times it changed; a sentence if engine and model
-    /// disagree.
+    /// Performs an operation. Returns the inodes whose times it changed, or a sentence if engine
+    /// and model disagree.
     pub fn perform(&mut self, operation: &Operation) -> Result<Touched, String> {
         let mut touched = Touched::new();
         self.use_deleted()?;
@@ -114,8 +114,8 @@ impl Worker {
         Ok(touched)
     }
 
-    /// Whether engine and model agree that an operation succeeded; `None` if both say that it did
-    /// not.
+    /// Returns the results if engine and model agree that an operation succeeded; `None` if they
+    /// agree that it failed.
     fn agree<T, U: Debug>(
         &mut self,
         operation: &Operation,
@@ -140,7 +140,7 @@ impl Worker {
             || (self.tolerance.faults && matches!(errno, Errno::IO | Errno::ROFS | Errno::NOSPC))
     }
 
-    /// Adopts the engine's times, if they are plausible.
+    /// Takes the engine's times into the model, if they are plausible.
     fn learn_times(&mut self, touched: &Touched) -> Result<(), String> {
         for (id, content) in touched {
             if !self.model.nodes.contains_key(id) {
@@ -169,7 +169,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Nodes without a name and a handle are deleted.
+    /// Deletes a node that has neither a name nor a handle.
     fn drop_unreferenced(&mut self, id: InodeId) {
         if self.model.nodes.get(&id).is_some_and(|node| node.nlink == 0) && !self.handles.contains(&id) {
             self.model.nodes.remove(&id);

@@ -1,4 +1,4 @@
-//! Operations on names: inodes are made, opened, linked, renamed and removed.
+//! Operations on names: they make, open, link, rename and remove inodes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

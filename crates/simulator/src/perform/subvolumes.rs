@@ -11,9 +11,9 @@ use crate::model::{IN_PLACE_OF_SUBVOLUMES, Touched, touch};
 use crate::{Body, Model, Node, Operation};
 
 impl Worker {
-    /// Whether an operation would change what can't be changed: something in a read-only subvolume,
-    /// or what a snapshot shows in place of a subvolume. It is left out then, and a change of the
-    /// mode is refused in its place.
+    /// Returns whether an operation would change something immutable: in a read-only subvolume, or
+    /// a directory that a snapshot shows in place of a subvolume. Then it is left out, and a change
+    /// of the mode is refused instead.
     pub(super) fn may_not_change(&self, operation: &Operation) -> Result<bool, String> {
         let (changed, paths) = operation.changes();
         let mut ids: Vec<InodeId> = changed.into_iter().filter_map(|what| self.find(what)).collect();
@@ -44,7 +44,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Whether a snapshot may have inodes without names, which are freed after it was made.
+    /// Returns whether a snapshot may have inodes without names, which are freed later.
     pub(crate) fn copies_orphans(&self) -> bool {
         let stats = self.fs.stats().inactivation;
         stats.inodes > 0 || stats.orphans_left || !self.model.orphans().is_empty()
@@ -81,7 +81,7 @@ impl Worker {
         Ok(())
     }
 
-    /// A subvolume was deleted.
+    /// Removes a deleted subvolume from the model.
     pub(super) fn forget_subvolume(&mut self, dir: InodeId, name: &[u8], gone: TreeId, touched: &mut Touched) {
         self.model.remove_entry(dir, name);
         self.model.nodes.retain(|id, _| id.subvolume != gone);
@@ -104,7 +104,7 @@ impl Worker {
         self.has_none_in_it(id)
     }
 
-    /// The subvolume, if there is no other in it.
+    /// Returns the subvolume, if there is no other one in it.
     fn has_none_in_it(&self, id: InodeId) -> Result<TreeId, Errno> {
         let model = &self.model;
         let is_in_it = |(inner, node): (&InodeId, &Arc<Node>)| {
@@ -178,9 +178,9 @@ impl Worker {
 }
 
 impl Worker {
-    /// What the volume holds if an operation that was to be durable when it returned has been done
-    /// though it has failed: its commit may have reached the device. `found` is what that shows, by
-    /// which the new subvolume is known.
+    /// Returns the state of the volume if an operation that is durable on return has taken effect
+    /// though it has failed: its commit may have reached the device. `found` is the state that the
+    /// volume shows, by which the new subvolume is known.
     pub(crate) fn done_all_the_same(&self, operation: &Operation, found: &Model) -> Option<Model> {
         let mut model = self.model.clone();
         let is_new = |id: &&InodeId| id.ino == Ino::ROOT_DIR && !model.nodes.contains_key(id);

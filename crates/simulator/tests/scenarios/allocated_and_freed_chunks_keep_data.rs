@@ -1,5 +1,5 @@
-//! Chunks that became empty are given back and made again (invariant 18), and what is free is
-//! discarded (invariant 19): whatever moment power is cut at, nothing is lost.
+//! Empty chunks are removed and allocated again (invariant 18), and free space is discarded
+//! (invariant 19): whenever power is cut, nothing is lost.
 
 use ubtrfs::WriteAt;
 use ubtrfs_simulator::{Operation, Path, Random, Stage, What};
@@ -22,8 +22,8 @@ fn fsync(name: &str) -> Operation {
     Operation::Fsync { what: What::At(path(name)), data_only: false }
 }
 
-/// Fills several chunks, empties them, waits for them to go, and fills others in their place, with
-/// fsyncs in between.
+/// Returns operations that fill several chunks, empty them, wait for their removal, and fill others
+/// in their place, with fsyncs in between.
 fn script(random: &mut Random) -> Vec<Operation> {
     const PART: usize = 1 << 20;
     let mut operations = vec![create("small"), write("small", 9000, 1), Operation::Sync];

@@ -1,9 +1,10 @@
-//! One script of mounts, a replay of a log, some hundred operations, also on subvolumes, commits,
-//! fsyncs, the end of unlinked files, unmounts: each of its reads, writes and barriers fails once,
-//! alone or with all after it. The caller gets the error, durable data is there afterwards, nothing
-//! panics and nothing hangs.
+//! A script of mounts, a replay of a log, some hundred operations, also on subvolumes, commits,
+//! fsyncs, frees of unlinked files, and unmounts. Each of its reads, writes and barriers fails
+//! once, alone or with all after it. The caller gets the error, durable data is there afterwards,
+//! nothing panics and nothing hangs.
 //!
-//! `UBTRFS_SOAK` tries each; without it, one of several each time, others with another seed.
+//! With `UBTRFS_SOAK` each request is tried; without it one in several, and other ones with another
+//! seed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +24,7 @@ const EIO: i32 = 5;
 /// Operations of each of the two mounts.
 const LENGTH: usize = 150;
 
-/// A volume with a log and with an inode that lost its name, and what it holds.
+/// A volume with a log and with an unlinked inode, and its content.
 struct Begin {
     device: OverlayDevice,
     model: Model,
@@ -33,9 +34,9 @@ struct Begin {
 fn options() -> Options {
     Options {
         background_commits: false,
-        // Whatever the default is.
+        // Mounts this subvolume, whatever the default is.
         subvolume_id: Some(TreeId::FS.0),
-        // So little that nodes are read again and again.
+        // With so little memory, nodes are read again and again.
         memory: 128 << 10,
         freeing: FreeingLimits { at_once: 8192, per_transaction: 3, at_the_end: 3, queue: 4 },
         ..Options::default()
@@ -56,7 +57,7 @@ fn habits() -> Habits {
     }
 }
 
-/// Random operations that fit the model as it becomes; the script of a seed is always the same.
+/// Random operations that fit the present model; the script of a seed is always the same.
 struct Script {
     generator: Generator,
     left: usize,
@@ -111,8 +112,9 @@ fn begin(seed: u64) -> Begin {
     Begin { device, model, judge }
 }
 
-/// Two mounts. Fails the test if anything is not as promised; returns whether the fault was
-/// reported to anyone. Most faults end the mount; what only moves data just ends with the error.
+/// Runs two mounts. Fails the test if anything is not as promised. Returns whether the fault was
+/// reported to any caller. Most faults end the mount, but an operation that only moves data just
+/// ends with the error.
 fn run(begin: &Begin, seed: u64, (kind, successes, lasting): (Kind, u64, Lasting)) -> (Arc<FaultyDevice>, bool) {
     let recording = Arc::new(RecordingDevice::on(&begin.device));
     let faulty = Arc::new(FaultyDevice::new(recording.clone()));
@@ -128,7 +130,7 @@ fn run(begin: &Begin, seed: u64, (kind, successes, lasting): (Kind, u64, Lasting
             Err(error) => {
                 let causes = ["Input/output error", "os error 5", "cannot be read"];
                 assert!(causes.iter().any(|cause| error.contains(cause)), "not reported why: {error}");
-                // Not a step was made: the next mount shows all of it.
+                // No step was made, so the next mount shows everything as before.
                 faulty.heal();
                 shows(&recording, model);
                 return (faulty, true);
@@ -161,7 +163,7 @@ fn run(begin: &Begin, seed: u64, (kind, successes, lasting): (Kind, u64, Lasting
     (faulty, is_reported)
 }
 
-/// Checks a session that may have ended with a commit of everything.
+/// Returns the judge of a session that may have ended with a commit of everything.
 fn judge_of(begin: &Begin, session: &mut Session) -> Judge {
     let mut trace = session.trace.clone();
     let version = trace.now();
@@ -173,7 +175,7 @@ fn judge_of(begin: &Begin, session: &mut Session) -> Judge {
     Judge { trace, unknown_orphans: true, ..begin.judge.clone() }
 }
 
-/// The volume, mounted again, shows the model.
+/// Asserts that the volume, mounted again, shows the model.
 fn shows(recording: &RecordingDevice, model: Model) {
     let fork = Arc::new(RecordingDevice::on(&recording.current()));
     let device: Arc<dyn Device> = fork.clone();
@@ -182,10 +184,10 @@ fn shows(recording: &RecordingDevice, model: Model) {
     session.worker.fs.close().unwrap();
 }
 
-/// Ends the test program when one run takes too long, for as long as this lives: what hangs can't
-/// be waited for.
+/// Ends the test program when one run takes too long, until this is dropped: a thread that hangs
+/// can't be joined.
 struct Watch {
-    /// Nothing is ever sent: dropping it ends the watch.
+    /// Nothing is ever sent; dropping the sender ends the watch.
     _end: mpsc::Sender<()>,
 }
 
@@ -213,7 +215,8 @@ fn every(kind: Kind, usual_step: u64) {
     let _watch = Watch::over(runs.clone());
     for seed in seeds(if soaks() { 2 } else { 1 }) {
         let begin = begin(seed);
-        // A fault that never occurs: with reported faults some steps of the script are left out.
+        // Runs the script with a fault that never occurs: with reported faults, it leaves some
+        // steps out.
         let (counter, reported) = run(&begin, seed, (kind, u64::MAX, Lasting::Once));
         assert!(!reported, "the script fails by itself");
         let total = counter.asked(kind);

@@ -1,6 +1,7 @@
-//! Whatever moment power is cut at: the last commit or the next one is there, entire, data included
-//! (invariant 2), as nothing that it refers to was written over (invariant 3), and the volume is
-//! clean: what it says of space (invariant 9, invariant 10) and of references (invariant 20) is so.
+//! Whenever power is cut, the last commit or the next one is there as a whole, data included
+//! (invariant 2), since no block that it refers to was overwritten (invariant 3). The volume is
+//! clean: what it says of space (invariant 9, invariant 10) and of references (invariant 20) is
+//! true.
 
 use ubtrfs_simulator::overlap::{self, Sharing};
 use ubtrfs_simulator::{Failure, History, Operation, Recorded, Survey, shrink};
@@ -12,7 +13,7 @@ fn run_and_survey(history: &History, budget: usize) -> Result<(Recorded, Survey)
     Ok((recorded, survey))
 }
 
-/// Fails the test with the shortest history that was found to fail in the same way.
+/// Fails the test with the shortest history found that fails in the same way.
 fn report(history: &History, failure: &Failure, budget: usize) -> ! {
     let operations: Vec<Operation> = failure.operations.iter().map(|(_, operation)| operation.clone()).collect();
     let mut shortest = None;
@@ -31,7 +32,7 @@ fn report(history: &History, failure: &Failure, budget: usize) -> ! {
 #[test]
 fn the_last_commit_survives_entire() {
     let seeds = seeds(if soaks() { 100 } else { 10 });
-    // Some states occur twice, and count once.
+    // Some states occur twice, and are counted once.
     let (wanted, budget) = if soaks() { (50_000, 110_000 / seeds.len()) } else { (400, 80) };
     let mut sum = Survey::default();
     let mut full = 0;

@@ -1,6 +1,6 @@
 //! Longer random sequences over few names, and crashes while a crashed volume is mounted. No
-//! operation is there by half (invariant 5), and no log without the commit that it follows
-//! (invariant 16).
+//! operation takes effect in part (invariant 5), and no log is there without the commit that it
+//! follows (invariant 16).
 
 use std::sync::LazyLock;
 
@@ -8,13 +8,13 @@ use ubtrfs_simulator::enumerate::Start;
 use ubtrfs_simulator::{Failure, Operation, Random, Stage, crash_in_replay, shrink};
 use ubtrfs_testkit::seeds::many_seeds;
 
-/// What sequences begin with.
+/// The beginnings of sequences.
 static STAGES: LazyLock<Vec<(Stage, Start)>> = LazyLock::new(|| {
     let stage = |start: &Start| Stage::new(&start.committed).unwrap_or_else(|what| panic!("{start:?}: {what}"));
     Start::all().into_iter().map(|start| (stage(&start), start)).collect()
 });
 
-/// A stage, and a random sequence on it.
+/// Returns a stage, and a random sequence on it.
 fn sequence(seed: u64) -> (&'static Stage, Vec<Operation>) {
     let mut random = Random::new(seed);
     let (stage, start) = &STAGES[random.below(STAGES.len() as u64) as usize];
@@ -28,7 +28,7 @@ const SHOWN: usize = 5;
 
 type Run<'a> = &'a mut dyn FnMut(&Stage, &[Operation], u64) -> Result<(), Failure>;
 
-/// Runs the sequences of these seeds; fails the test with the shortest that were found to fail too.
+/// Runs the sequences of these seeds. Fails the test with the shortest sequences found that fail.
 fn run_all(seeds: Vec<u64>, run: Run<'_>) {
     let mut failures = Vec::new();
     for seed in seeds {

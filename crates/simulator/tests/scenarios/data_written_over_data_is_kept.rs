@@ -1,4 +1,4 @@
-//! Files without copy-on-write: fsynced data is there when power is cut, other data may be, and no
+//! Files without copy-on-write: fsynced data is there after a power cut, other data may be, and no
 //! other file's data changes.
 
 use std::sync::Arc;
@@ -23,8 +23,8 @@ fn new_file(fs: &Filesystem, name: &[u8]) -> InodeId {
     fs.directories().create(fs.root(), name, &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap()
 }
 
-/// The content of a file after a crash now that loses all writes that no barrier has made durable;
-/// `check` finds no fault.
+/// Returns the content of a file after a crash now that loses all writes which no barrier has made
+/// durable; `check` must find no fault.
 fn after_crash(recording: &RecordingDevice, name: &[u8]) -> Vec<u8> {
     let device = recording.crash_state(recording.len(), &mut |_| Fate::Lost);
     let devices: [Arc<dyn Device>; 1] = [Arc::new(device.fork())];
@@ -58,7 +58,7 @@ fn each_sync_of_overwritten_data_lasts() {
         }
         assert!(after_crash(&recording, b"f") == wanted, "round {round}");
     }
-    // All of it was overwritten in place: nothing new was allocated for it.
+    // All of it was overwritten in place, without a new allocation.
     let stats = fs.stats();
     assert!(stats.bytes_placed - committed.bytes_placed >= 7 * 40_000);
     assert_eq!(fs.inodes().attributes(id).unwrap().blocks, 200);
@@ -77,7 +77,7 @@ fn shared_extents_are_not_overwritten() {
     fs.files().write(id, WriteAt::Offset(0), &old, false).unwrap();
     fs.durability().sync().unwrap();
     assert_eq!(fs.files().clone_range(id, 0, copy, 0, 1 << 20).unwrap(), 100_000);
-    // Before a commit knows of it, and after.
+    // The writes come before a commit that has the clone, and after it.
     for round in 2..5 {
         fs.files().write(id, WriteAt::Offset(8192), &vec![round; 30_000], false).unwrap();
         fs.durability().fsync(id).unwrap();
@@ -91,8 +91,8 @@ fn shared_extents_are_not_overwritten() {
     fs.close().unwrap();
 }
 
-/// Reserved space of a file that is committed while its data is in flight: older data never
-/// overwrites newer.
+/// Data in preallocated space of a file is in flight when the file is committed: older data never
+/// overwrites newer data.
 #[test]
 fn data_of_two_transactions_in_one_place_keeps_its_order() {
     for flags in [0, InodeFlags::NODATACOW] {

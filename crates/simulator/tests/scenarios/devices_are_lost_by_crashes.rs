@@ -1,8 +1,8 @@
-//! Volumes of several devices: a crash takes from each device what it had not flushed, whatever the
-//! others keep. Where any device can be lost, one that is gone, stale, damaged or that refuses
-//! requests takes nothing away that was promised, no program sees an error, and afterwards the
-//! volume has all its copies again (invariant 34). Devices that were each used without the others
-//! are not joined before it is said which one counts (invariant 59).
+//! Volumes on several devices: a crash takes from each device what it had not flushed, whatever the
+//! others keep. If any one device can be lost, a device that is gone, stale, damaged or refuses
+//! requests makes no promise fail and no program see an error, and afterwards the volume has all
+//! its copies again (invariant 34). Devices that were each used without the others are not joined
+//! until the user says which one counts (invariant 59).
 
 use std::sync::{Arc, OnceLock};
 
@@ -12,12 +12,12 @@ use ubtrfs_volume::{Device, FaultyDevice, Lasting, Operation, RecordingDevice, S
 
 const EIO: i32 = 5;
 
-/// Crash states of a history.
+/// The number of crash states of a history.
 fn budget() -> usize {
     if soaks() { 60 } else { 12 }
 }
 
-/// Runs the histories of these seeds; fails the test with those that fail.
+/// Runs the histories of these seeds, and fails the test with those that fail.
 fn run_all(what: &str, seeds: &[u64], run: &dyn Fn(u64) -> Result<DeviceSurvey, Failure>) -> DeviceSurvey {
     let started = std::time::Instant::now();
     let (mut sum, mut failed) = (DeviceSurvey::default(), Vec::new());
@@ -52,8 +52,8 @@ fn each_device_loses_what_it_had_not_flushed() {
     );
 }
 
-/// Of invariants 18, 40 and 70: a volume that gets devices and loses some, and whose devices get
-/// other sizes, is whole after a crash at any time, beside subvolumes that are dropped in steps.
+/// A volume whose devices are added, removed and resized is whole after a crash at any time, while
+/// subvolumes are dropped in steps (invariants 18, 40 and 70).
 #[test]
 fn devices_are_added_and_removed() {
     let (mut states, mut changes) = (0, 0);
@@ -71,8 +71,8 @@ fn devices_are_added_and_removed() {
     assert!(std::env::var_os("UBTRFS_SEEDS").is_some() || changes > 60, "{changes}");
 }
 
-/// A history in which one device of several begins to refuse requests of one kind. Nobody notices
-/// where it can be done without; elsewhere the volume turns read-only.
+/// Runs a history in which one of several devices begins to refuse requests of one kind. If the
+/// volume can do without the device, nobody notices; otherwise it turns read-only.
 fn one_refuses(seed: u64) -> Result<DeviceSurvey, Failure> {
     let mut random = Random::new(seed ^ 0xde5c);
     let profiles = profiles(seed);
@@ -86,11 +86,11 @@ fn one_refuses(seed: u64) -> Result<DeviceSurvey, Failure> {
     let device = random.below(profiles.devices) as usize;
     let (successes, lasting) = (random.below(most), random.one_of([Lasting::Once, Lasting::Forever]));
     let first = 1 + random.below(20) as usize;
-    // What can't be read at all can't be mounted without `degraded`.
+    // A device that can't be read at all can't be mounted without `degraded`.
     history.habits.remount &= kind != Operation::Read;
     history.faults = !profiles.are_redundant();
     if history.faults {
-        // What fails may have been done in part.
+        // An operation that fails may have been done in part.
         (history.habits.remount, history.habits.privileges) = (false, false);
     }
     let faulty: OnceLock<Arc<FaultyDevice>> = OnceLock::new();
@@ -109,7 +109,7 @@ fn one_refuses(seed: u64) -> Result<DeviceSurvey, Failure> {
     let in_story = |failure: Failure| Failure { what: format!("{story}: {}", failure.what), ..failure };
     let recorded = history.run_with(history.length(), &wrap, &mut before).map_err(in_story)?;
     let has_failed = faulty.get().is_some_and(|faulty| faulty.asked(kind) > begun + successes);
-    // Without redundancy a device that has nothing alone can be done without, too.
+    // Without redundancy, the volume can do without a device that has no data of its own, too.
     let is_given_up = recorded.aborted.is_none() && recorded.tolerated == 0 && kind != Operation::Read;
     let failed = (has_failed && (profiles.are_redundant() || is_given_up)).then_some(device);
     recorded.survey_devices(profiles, budget(), DeviceHabits { failed, ..DeviceHabits::default() }).map_err(in_story)
@@ -122,8 +122,8 @@ fn a_device_that_refuses_requests_takes_nothing_away() {
     assert!(!is_usual || (sum.failed > 50 && sum.mended > 5), "{sum:?}");
 }
 
-/// A history in which a device loses some primary superblocks in turn, though it has said that they
-/// are durable. Nobody notices.
+/// Runs a history in which a device loses some primary superblocks in a row, though it has reported
+/// them as durable. Nobody notices.
 fn one_loses_superblocks(seed: u64) -> Result<DeviceSurvey, Failure> {
     let mut random = Random::new(seed ^ 0x105e);
     let redundant: Vec<Profiles> = Profiles::ALL.into_iter().filter(Profiles::are_redundant).collect();
@@ -160,7 +160,7 @@ fn a_lost_superblock_that_is_taken_for_another_writers_ends_the_history() {
     assert!((1..=24).any(|seed| is_noticed(&seed)));
 }
 
-/// Of invariant 59: without epochs nothing tells that devices were used apart.
+/// Without epochs, nothing shows that devices were used apart (invariant 59).
 #[test]
 fn devices_that_were_used_apart_are_joined_without_epochs() {
     let joined = |seed: &u64| {

@@ -1,4 +1,4 @@
-//! When the device fails, the engine says so and turns read-only; the last commit is still there
+//! When the device fails, the engine reports it and turns read-only; the last commit is still there
 //! (invariant 13).
 
 use std::sync::{Arc, Mutex};
@@ -11,8 +11,7 @@ use ubtrfs_volume::{Device, FaultyDevice, Lasting, OpenOptions, Operation, Overl
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 
-/// A history on a device whose fault comes sooner or later. Returns whether the engine turned
-/// read-only.
+/// Runs a history on a device that fails at some time. Returns whether the engine turned read-only.
 fn one_fault(seed: u64, operation: Operation) -> bool {
     let mut random = Random::new(seed ^ 0xfa17);
     let mut history = History::new(seed);
@@ -36,8 +35,8 @@ fn one_fault(seed: u64, operation: Operation) -> bool {
     };
     let recorded = match history.run_on(50, &wrap) {
         Ok(recorded) => recorded,
-        // It failed to open: that is a fair answer to a device that can't be read, and to one that
-        // can't be flushed, for a mount begins with a barrier (invariant 22).
+        // The mount failed. That is right for a device that can't be read, and for one that can't
+        // be flushed, since a mount begins with a barrier (invariant 22).
         Err(failure) if operation != Operation::Write && failure.operations.is_empty() => return false,
         Err(failure) => panic!("{operation:?} {successes} {errno} {lasting:?}: {failure}"),
     };

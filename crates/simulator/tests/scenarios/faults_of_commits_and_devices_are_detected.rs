@@ -1,5 +1,5 @@
-//! The simulator proves something only if it notices devices that break the rules, and logs with
-//! something left out.
+//! The simulator proves something only if it notices devices that break the rules, and logs that
+//! lack something.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,8 +12,8 @@ use ubtrfs_simulator::words::{append, clone, directory, file, fsync, link, renam
 use ubtrfs_simulator::{Body, DeviceHabits, History, Lie, LyingDevice, Model, Operation, Profiles, Random, Stage};
 use ubtrfs_volume::{Device, RecordingDevice, SuperblockFault, with_fault};
 
-/// Runs histories on lying devices. Returns how many of them lied, and how many of those were found
-/// out.
+/// Runs histories on lying devices. Returns how many of them lied, and in how many of these it was
+/// noticed.
 fn found_out(seeds: std::ops::Range<u64>, lie: fn(u64) -> Lie) -> (usize, usize) {
     found_out_in(seeds.map(History::new), 40, lie)
 }
@@ -44,36 +44,36 @@ fn found_out_in(histories: impl Iterator<Item = History>, length: usize, lie: fn
     (lied, noticed)
 }
 
-/// Of invariant 1: without the first flush of a commit the superblock may come before what it
-/// refers to.
+/// Without the first flush of a commit, the superblock may come before the blocks that it refers to
+/// (invariant 1).
 #[test]
-fn barriers_that_do_nothing() {
+fn barriers_that_do_nothing_are_noticed() {
     let (lied, noticed) = found_out(1..6, |_| Lie::NoBarriers);
     assert!(lied == 5 && noticed == lied);
 }
 
-/// Of invariant 1, too.
+/// This is invariant 1, too.
 #[test]
-fn a_superblock_before_what_it_refers_to() {
+fn a_superblock_before_its_blocks_is_noticed() {
     let (lied, noticed) = found_out(1..6, |_| Lie::SuperblockFirst);
     assert!(lied == 5 && noticed == lied);
 }
 
 #[test]
-fn a_torn_superblock() {
+fn a_torn_superblock_is_noticed() {
     let (lied, noticed) = found_out(1..9, |seed| Lie::TornSuperblock(seed as usize % 3));
     assert!(lied >= 4 && noticed == lied);
 }
 
 #[test]
-fn a_lost_write() {
-    // One that a later commit replaced before the power cut may be undetected.
+fn a_lost_write_is_noticed() {
+    // A lost write that a later commit replaced before the power cut may not be noticed.
     let (lied, noticed) = found_out(1..12, |seed| Lie::LostWrite(seed as usize * 3));
     assert!(lied >= 6 && noticed * 3 >= lied * 2);
 }
 
-/// In how many of some histories on several devices it is noticed that one of these lies; the
-/// others do not.
+/// Returns in how many histories on several devices one of them lied, and in how many of these that
+/// was noticed; the other devices don't lie.
 fn found_out_of_several(lie: Lie) -> (usize, usize) {
     let (mut lied, mut noticed) = (0, 0);
     for profiles in Profiles::ALL.into_iter().filter(Profiles::are_redundant) {
@@ -98,21 +98,21 @@ fn found_out_of_several(lie: Lie) -> (usize, usize) {
     (lied, noticed)
 }
 
-/// Of invariant 1, of one device among several.
+/// This is invariant 1 for one of several devices.
 #[test]
 fn a_device_among_others_whose_barriers_do_nothing() {
     assert_eq!(found_out_of_several(Lie::NoBarriers), (4, 4));
 }
 
-/// The same.
+/// This is invariant 1 for one of several devices, too.
 #[test]
 fn a_device_among_others_whose_superblock_comes_first() {
     assert_eq!(found_out_of_several(Lie::SuperblockFirst), (4, 4));
 }
 
-/// Of invariant 33.
+/// Reads of a scrub must not come from memory that is kept for distant devices (invariant 33).
 #[test]
-fn scrubs_that_see_what_is_kept_of_devices_that_are_far_away() {
+fn scrubs_that_read_what_is_kept_of_distant_devices_are_noticed() {
     let profiles = Profiles::ALL[0];
     let is_noticed = |seed: &u64| {
         let mut history = History::on_devices(*seed, profiles);
@@ -125,9 +125,9 @@ fn scrubs_that_see_what_is_kept_of_devices_that_are_far_away() {
     assert!((1..=12).any(|seed| is_noticed(&seed)));
 }
 
-/// Of invariant 34: a log that one device has alone is taken for one of both.
+/// A log that only one device has is mistaken for one of both (invariant 34).
 #[test]
-fn superblocks_that_count_as_one_whatever_log_they_have() {
+fn superblocks_that_count_as_one_despite_other_logs_are_noticed() {
     let is_noticed = |seed: &u64| {
         let profiles = Profiles::ALL[0];
         let history = History::on_devices(*seed, profiles);
@@ -138,11 +138,11 @@ fn superblocks_that_count_as_one_whatever_log_they_have() {
     assert!((1..=24).any(|seed| is_noticed(&seed)));
 }
 
-/// Of invariant 3: what is written over a block that a durable superblock refers to looks the same,
-/// as the block is another then.
+/// A block that keeps its old content is noticed, and so would be a write over a block that a
+/// durable superblock refers to, since that block has other content then, too (invariant 3).
 #[test]
-fn old_content_reappears() {
-    // Large nodes and many commits: space is used again soon.
+fn old_content_that_reappears_is_noticed() {
+    // The nodes are large and the commits many, so that space is soon used again.
     let histories = (1..9).map(|seed| {
         let mut history = History::new(seed);
         let mut options = MkfsOptions::new(46 << 20);
@@ -161,18 +161,18 @@ fn one_barrier_of_an_fsync_that_does_nothing() {
     let operations = [append("foo", 5000), fsync("foo")];
     let stage = Stage::new(&[file("foo")]).unwrap();
     assert!(stage.run(&operations, 1, STATES).is_ok());
-    // The first barrier is the mount's.
+    // The first barrier is that of the mount.
     let stage = stage.with_device(&|device| Arc::new(LyingDevice::new(device, Lie::DroppedBarrier(1))));
     eprintln!("before the superblock: {}", stage.run(&operations, 1, STATES).unwrap_err().what);
     let stage = stage.with_device(&|device| Arc::new(LyingDevice::new(device, Lie::DroppedBarrier(2))));
     eprintln!("behind it: {}", stage.run(&operations, 1, STATES).unwrap_err().what);
 }
 
-/// Crash states of a sequence that is made for a fault.
+/// Crash states of a sequence that shows a fault.
 const STATES: usize = 200;
 
-/// Whether a fault of the log is noticed in a sequence that is made for it, and in how many of some
-/// random ones.
+/// Returns whether a fault of the log is noticed in a sequence that shows it, and in how many of
+/// some random ones.
 fn found_out_in_log(fault: LogFault, committed: &[Operation], operations: &[Operation]) -> (bool, usize) {
     let wrong = |committed: &[Operation]| {
         Stage::new(committed).unwrap().with_options(|options| options.faults.log = Some(fault))
@@ -195,7 +195,8 @@ fn found_out_in_log(fault: LogFault, committed: &[Operation], operations: &[Oper
     (failure.is_some(), noticed)
 }
 
-/// Whether a fault of the log is noticed in one of so many histories of files that share extents.
+/// Returns whether a fault of the log is noticed in one of so many histories of files that share
+/// extents.
 fn is_found_out_in_sharing(fault: LogFault, seeds: u64) -> bool {
     let fails = |seed: &u64| {
         let mut history = History::new(*seed);
@@ -210,12 +211,12 @@ fn is_found_out_in_sharing(fault: LogFault, seeds: u64) -> bool {
 #[test]
 fn a_new_directory_that_is_not_logged() {
     let new = [directory("D"), file("D/foo"), append("D/foo", 5000), fsync("D/foo")];
-    // Few of the random sequences have a new directory with a file in it that is synced.
+    // Few of the random sequences make a new directory with a file that is synced.
     let (made, _) = found_out_in_log(LogFault::ForgetParent, &[], &new);
     assert!(made);
 }
 
-/// Of invariant 15: the log has the new name, and does not say that the old one is gone.
+/// The log has the new name, and does not say that the old one is gone (invariant 15).
 #[test]
 fn a_lost_name_that_the_log_forgets() {
     let committed = [directory("A"), directory("B"), file("A/foo")];
@@ -225,7 +226,7 @@ fn a_lost_name_that_the_log_forgets() {
 }
 
 #[test]
-fn a_name_beside_that_the_log_forgets() {
+fn another_name_that_the_log_forgets_is_noticed() {
     let committed = [directory("A"), file("A/foo"), link("A/foo", "A/bar")];
     let (made, random) =
         found_out_in_log(LogFault::ForgetSiblingName, &committed, &[link("A/foo", "A/more"), fsync("A/foo")]);
@@ -239,7 +240,7 @@ fn an_xattr_that_the_log_forgets() {
     assert!(made && random > 0);
 }
 
-/// An ACL for later content would expose earlier content.
+/// An ACL that is meant for later content would expose earlier content.
 #[test]
 fn an_xattr_that_comes_without_the_content_before_it() {
     let committed = [directory("A"), file("foo")];
@@ -256,7 +257,7 @@ fn checksums_of_data_in_reserved_space_that_the_log_forgets() {
     assert!(made && random > 0);
 }
 
-/// Of invariant 21: a volume with two lengths of one extent in its log can't be mounted any more.
+/// A volume whose log has two lengths of one extent can't be mounted any more (invariant 21).
 #[test]
 fn an_extent_that_has_grown_since_another_file_was_logged_with_it() {
     let operations = [append("foo", 65_536), fsync("foo"), append("foo", 65_536)];
@@ -267,20 +268,20 @@ fn an_extent_that_has_grown_since_another_file_was_logged_with_it() {
 }
 
 #[test]
-fn an_orphan_that_the_log_leaves_one() {
+fn an_fsync_that_leaves_an_orphan_to_the_log_is_noticed() {
     assert_eq!(fsyncs_of_orphans(|_| ()), (1, 0), "a commit, no log");
     let wrong = |options: &mut Options| options.faults.log = Some(LogFault::KeepOrphan);
     assert_eq!(fsyncs_of_orphans(wrong), (0, 1));
 }
 
-/// Of invariant 25: the kernel finds less free than it sets aside.
+/// The kernel finds less free metadata than it reserves (invariant 25).
 #[test]
-fn metadata_that_is_filled_up() {
+fn metadata_without_the_kernels_reserve_is_noticed() {
     assert_eq!(metadata_missing_to_the_kernel(|_| ()), 0);
     assert!(metadata_missing_to_the_kernel(|options| options.faults.forget_global_reserve = true) > 1 << 20);
 }
 
-/// Of invariant 17.
+/// Nodes of a log are pinned until the next commit (invariant 17).
 #[test]
 fn nodes_of_the_log_that_are_reused_too_early() {
     let many: Vec<Operation> = (0..8).flat_map(|_| [append("foo", 5000), fsync("foo")]).collect();
@@ -288,7 +289,7 @@ fn nodes_of_the_log_that_are_reused_too_early() {
     assert!(made && random > 0);
 }
 
-/// A good state with something changed as a log would that forgot something.
+/// Changes a good state as a log would that lacks something.
 type Change = fn(&Model, &Model) -> Option<Model>;
 
 fn without_new_directory(found: &Model, base: &Model) -> Option<Model> {
@@ -349,9 +350,9 @@ fn without_anything_new(found: &Model, base: &Model) -> Option<Model> {
     found.difference(base).map(|_| base.clone())
 }
 
-/// Whatever is changed in a state that an fsync promised, the judge objects.
+/// The judge objects to any change in a state that an fsync promised.
 #[test]
-fn changed_states() {
+fn changed_states_are_judged_wrong() {
     let foo =
         [directory("A"), directory("B"), file("A/foo"), write("A/foo", 0, 9000), set_xattr("A/foo", "user.one", 1)];
     let new = [directory("D"), file("D/foo"), append("D/foo", 300), fsync("D/foo")];
@@ -373,7 +374,7 @@ fn changed_states() {
         let (mut objections, mut last) = (0, 0);
         stage
             .run_with(operations, 1, 30, &mut |state| {
-                // Before the fsync has returned nothing is promised.
+                // Before the fsync has returned, nothing is promised.
                 last = last.max(state.event);
                 let Some(changed) = change(&state.found.model, &stage.model) else { return Ok(()) };
                 let Err(objection) = state.judge.judge(&changed, state.found.base, state.event) else { return Ok(()) };
@@ -386,9 +387,9 @@ fn changed_states() {
     }
 }
 
-/// Operations do not check whether items have room for additions.
+/// Operations do not check whether items have space for additions.
 #[test]
-fn items_that_are_not_checked() {
+fn items_whose_size_is_not_checked_are_noticed() {
     for seed in 1..=12 {
         let failure = crate::items_fit_their_leaves::fill(seed, 4096, true).err();
         eprintln!("seed {seed}: {failure:?}");

@@ -1,6 +1,5 @@
-//! Files that share extents hold what each fsync promised, whatever state the shared file was in,
-//! and whichever of them is fsynced (invariant 3, invariant 4, invariant 21,
-//! invariant 22).
+//! Files that share extents have what each fsync promised, whatever state the shared file was in,
+//! and whichever of them is fsynced (invariant 3, invariant 4, invariant 21, invariant 22).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -24,7 +23,7 @@ fn punch(text: &str, offset: u64, len: u64) -> Operation {
     Operation::Punch { what: at(text), offset, len }
 }
 
-/// Operations on a file before it is shared.
+/// Returns operations on a file before it is shared.
 fn states() -> Vec<Vec<Operation>> {
     let logged = [append(FOO, 65_536), fsync(FOO)];
     vec![
@@ -47,7 +46,7 @@ fn states() -> Vec<Vec<Operation>> {
     ]
 }
 
-/// Ways of sharing between files.
+/// Returns ways of sharing between files.
 fn shares() -> Vec<Vec<Operation>> {
     vec![
         vec![clone(FOO, BAR)],
@@ -57,7 +56,7 @@ fn shares() -> Vec<Vec<Operation>> {
     ]
 }
 
-/// What happens once they share.
+/// Returns operations after the files share extents.
 fn afterwards() -> Vec<Vec<Operation>> {
     vec![
         vec![],
@@ -69,7 +68,7 @@ fn afterwards() -> Vec<Vec<Operation>> {
     ]
 }
 
-/// What is made durable, and when.
+/// Returns the syncs right after the sharing, and those at the end.
 fn syncs() -> Vec<[Vec<Operation>; 2]> {
     vec![
         [vec![], vec![fsync(BAR)]],
@@ -80,15 +79,14 @@ fn syncs() -> Vec<[Vec<Operation>; 2]> {
     ]
 }
 
-/// All sequences: a state, a way to share, what is synced, what comes then, what is synced at the
-/// end.
+/// Returns all sequences: a state, a way to share, syncs, operations, and syncs at the end.
 fn sequences() -> Vec<Vec<Operation>> {
     let mut all = Vec::new();
     for state in states() {
         for share in shares() {
             for after in afterwards() {
                 for [first, last] in syncs() {
-                    // A file without a name is not there to be fsynced.
+                    // A file without a name can't be fsynced by its path.
                     let gone = after.contains(&unlink(FOO));
                     let last = last.iter().filter(|operation| !gone || **operation != fsync(FOO)).cloned();
                     all.push([state.clone(), share.clone(), first, after.clone(), last.collect()].concat());
@@ -105,7 +103,7 @@ fn begun() -> Stage {
 
 #[test]
 fn two_files_in_all_states_hold_what_each_fsync_promised() {
-    /// In a usual run one sequence in so many.
+    /// A usual run takes one in so many sequences.
     const SAMPLE: usize = 9;
     let (step, budget) = if soaks() { (1, 60) } else { (SAMPLE, 10) };
     let stage = begun();
@@ -131,7 +129,7 @@ fn two_files_in_all_states_hold_what_each_fsync_promised() {
     eprintln!("{} crash states of {} sequences", states.into_inner(), chosen.len());
 }
 
-/// A file without names has no items in the log that could be of an extent's old length.
+/// A file without names has no items in the log that could have an old length of the extent.
 #[test]
 fn a_file_by_which_an_extent_grew_may_lose_its_names_before_the_other_is_fsynced() {
     let open = Operation::Open { path: path(FOO) };
@@ -143,15 +141,15 @@ fn a_file_by_which_an_extent_grew_may_lose_its_names_before_the_other_is_fsynced
     }
 }
 
-/// A volume that the kernel wrote.
+/// Returns a volume that the kernel made.
 fn by_the_kernel(fixture: &str) -> Stage {
     let dir = scratch_dir();
     let image = Fixture::load(fixture).unpack(dir.path()).remove(0);
     Stage::found(std::fs::read(image).unwrap().into()).unwrap()
 }
 
-/// Volumes with snapshots: what is written, grows or is shared once more in one of them is shared
-/// with others that are not to change.
+/// On volumes with snapshots, a write, growth or another share in one of them concerns extents of
+/// others, which must not change.
 #[test]
 fn files_that_share_with_snapshots_hold_what_each_fsync_promised() {
     let stage = by_the_kernel("snapshots");
@@ -175,7 +173,8 @@ fn compressed(algorithm: &str) -> Stage {
     by_the_kernel(&format!("comp-{algorithm}"))
 }
 
-/// A file with compressed extents gets reserved space behind its end, is written there and shared.
+/// Returns sequences in which a file with compressed extents gets preallocated space behind its
+/// end, is written there and is shared.
 fn written_behind_compressed_extents(len: usize) -> Vec<Vec<Operation>> {
     let begun = [file("copy"), reserve("mixed", 262_144, 131_072), append("mixed", len), clone("mixed", "copy")];
     let orders = [["mixed", "copy"], ["copy", "mixed"]];

@@ -1,5 +1,5 @@
-//! Several threads at work while commits run in the background and the device fails: what an fsync
-//! or a sync has answered by success is there after every crash (invariant 22).
+//! Several threads work while commits run in the background and the device fails: data of an fsync
+//! or a sync that succeeded is there after every crash (invariant 22).
 
 use ubtrfs::testing::CommitFault;
 use ubtrfs_simulator::Survey;
@@ -7,7 +7,7 @@ use ubtrfs_simulator::interrupted::run;
 use ubtrfs_simulator::overlap::Sharing;
 use ubtrfs_testkit::seeds::{seeds, soaks};
 
-/// The usual seeds.
+/// The number of usual seeds.
 const USUAL: u64 = 32;
 
 fn sharing_of(seed: u64) -> Sharing {
@@ -27,7 +27,7 @@ fn fsyncs_fail_with_the_commit_they_joined() {
     assert!(std::env::var_os("UBTRFS_SEEDS").is_some() || failed > 5, "{failed}");
 }
 
-/// The usual seeds detect a commit that answers fsyncs that joined it before its superblock is
+/// The usual seeds detect a commit that answers the fsyncs that joined it before its superblock is
 /// written.
 #[test]
 fn fsyncs_that_are_answered_too_early_are_noticed() {

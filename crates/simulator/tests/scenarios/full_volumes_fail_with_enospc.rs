@@ -1,5 +1,5 @@
-//! A full volume refuses operations that ask for more, never a commit (invariant 8); deletion
-//! always works and gives space back.
+//! A full volume refuses operations that need more space, but never a commit (invariant 8);
+//! deletion always works and frees space.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ fn name(number: u64) -> Vec<u8> {
     name
 }
 
-/// Makes files of `len` bytes until the volume is full; how many there were room for.
+/// Makes files of `len` bytes until the volume is full. Returns how many there are.
 fn fill(what: &str, fs: &Filesystem, len: usize) -> u64 {
     let new = NewInode { mode: 0o100_644, ..NewInode::default() };
     for number in 0.. {
@@ -89,7 +89,7 @@ fn rounds(len: usize, plans: Vec<(&'static str, MkfsOptions)>) {
             first = if round == 0 { count } else { first };
             assert!(count > 3 && count * 10 >= first * 9, "{what}: {count} files, {first} at first");
             if round == 1 {
-                // The rest is done by a mount that finds the volume full.
+                // A mount that finds the volume full does the rest.
                 fs.close().unwrap();
                 fs = open(&device);
             }
@@ -112,7 +112,7 @@ fn data_fills_up() {
 
 #[test]
 fn metadata_fills_up() {
-    // Tens of thousands of files each: a few kinds will do for every day.
+    // Each kind of volume takes tens of thousands of files, so a usual run takes a few kinds.
     let mut plans = plans();
     if !soaks() {
         plans.retain(|(what, _)| matches!(*what, "single" | "mixed"));

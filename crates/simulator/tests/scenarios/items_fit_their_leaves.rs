@@ -1,5 +1,5 @@
-//! The largest item of each kind that programs can cause: no commit, no log and no replay fails
-//! because of it (invariant 24).
+//! The largest item of each kind that programs can cause: no commit, log or replay fails because of
+//! it (invariant 24).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,11 +23,11 @@ const FILE: u32 = 0o100_644;
 const DIR: u32 = 0o040_755;
 const SYMLINK: u32 = 0o120_777;
 const DIRS: usize = 3;
-/// Few hashes, so that many names share each.
+/// The hashes are few, so that many names share each.
 const HASHES: [u32; 2] = [0x1234_5678, 0x8765_4321];
 
-/// What a volume shows: all names of the directories, the links of the file that has many, its
-/// xattrs, and what is small.
+/// The visible content of a volume: all names of the directories, links and xattrs of the file that
+/// has many, and the sizes of small files.
 #[derive(Debug, PartialEq, Eq)]
 struct Contents {
     names: Vec<BTreeSet<Vec<u8>>>,
@@ -67,7 +67,8 @@ impl Filling {
         Ok(Self { fs, random: Random::new(seed), dirs, file, links, others: Vec::new(), refused: 0 })
     }
 
-    /// A name of the given directory: of few hashes, as entry and as extended reference.
+    /// Returns a name for the given directory, which has one of few hashes as an entry or as an
+    /// extended reference.
     fn name(&mut self, dir: usize, number: usize) -> Vec<u8> {
         let len = if self.random.one_in(2) { 255 } else { 64 + self.random.below(190) as usize };
         let hash = self.random.one_of(HASHES);
@@ -78,7 +79,8 @@ impl Filling {
         }
     }
 
-    /// What may be refused for lack of room; anything else is a failure.
+    /// Returns whether an operation succeeded; a refusal for lack of space is allowed, and any
+    /// other error is a failure.
     fn may(&mut self, result: ubtrfs::Result<()>) -> Result<bool, String> {
         let refusals = [Errno::OVERFLOW, Errno::MLINK, Errno::NOSPC, Errno::NAMETOOLONG];
         match result {
@@ -91,8 +93,8 @@ impl Filling {
         }
     }
 
-    /// Uses up what the items of a file's names in its directories have room for, so that what
-    /// follows is extended.
+    /// Fills the items of the file's names in its directories, so that later names become extended
+    /// references.
     fn fill_lists(&mut self, names: usize) -> Result<(), String> {
         for dir in 0..DIRS {
             for number in 0..names {
@@ -228,9 +230,9 @@ fn check(device: &OverlayDevice) -> Result<(), String> {
     if report.is_clean() { Ok(()) } else { Err(format!("check: {:?}", report.faults.first())) }
 }
 
-/// Fills items on a volume with such nodes. What was made durable by an fsync last must be there
-/// after a crash, though items were as full as they get; returns how often something was refused,
-/// and what the crash left.
+/// Fills items on a volume with such nodes. What an fsync made durable last must be there after a
+/// crash, though items were as full as possible. Returns how often something was refused, and the
+/// state that the crash left.
 pub fn fill(seed: u64, node_size: u32, unchecked: bool) -> Result<(usize, OverlayDevice), String> {
     let mut options = MkfsOptions::new(64 << 20);
     options.node_size = Some(node_size);
@@ -251,7 +253,7 @@ pub fn fill(seed: u64, node_size: u32, unchecked: bool) -> Result<(usize, Overla
         filling.step(number)?;
     }
     fs.durability().sync().map_err(|error| format!("sync: {error}"))?;
-    // What only the log has, in items that are full.
+    // Makes names that only the log has, in full items.
     for number in 0..40 {
         let name = filling.name(1, 1_000_000 + number);
         if filling.may(fs.directories().link(filling.file, filling.dirs[1], &name))? {

@@ -1,5 +1,4 @@
-//! What a crash left is mounted by the kernel's btrfs, which has nothing to complain of and shows
-//! the same.
+//! The kernel's btrfs mounts what a crash left, has no complaint and shows the same as we do.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -24,7 +23,7 @@ use ubtrfs_testkit::seeds::{many_seeds, seeds, soaks};
 use ubtrfs_testkit::walk::{Entry, Kind, Tree, walk};
 use ubtrfs_volume::{OpenOptions, OverlayDevice, Volume};
 
-/// What a walk of the model's volume must see.
+/// Returns what a walk of the model's volume must find.
 fn expected(model: &Model) -> Tree {
     let mut tree = Tree::default();
     let mut names: BTreeMap<_, BTreeSet<Vec<u8>>> = BTreeMap::new();
@@ -86,7 +85,7 @@ fn expected(model: &Model) -> Tree {
     tree
 }
 
-/// Writes an image file, with holes for zeroes.
+/// Writes an image file, with holes in place of zeros.
 pub fn write_image(device: &OverlayDevice, path: &Path) {
     let bytes = device.to_bytes();
     let file = File::create(path).unwrap();
@@ -98,10 +97,10 @@ pub fn write_image(device: &OverlayDevice, path: &Path) {
     }
 }
 
-/// Mounts what a crash left on these devices: the kernel shows what we show. Returns what it
-/// complains of.
+/// Mounts by the kernel what a crash left on these devices: it must show what we show. Returns its
+/// complaints.
 pub fn kernel_shows(images: &[&Path], options: &str, model: &Model) -> Result<Vec<String>, String> {
-    // The kernel's clock is as fine as its tick.
+    // Waits for a tick of the kernel's clock, which is its resolution.
     std::thread::sleep(Duration::from_millis(10));
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let mounted = (now.as_secs() as i64, now.subsec_nanos());
@@ -110,8 +109,8 @@ pub fn kernel_shows(images: &[&Path], options: &str, model: &Model) -> Result<Ve
     let mut seen = walk(mount.path());
     let complaints = mount.unmount();
     for entry in seen.entries.values_mut() {
-        // The kernel's replay gives the time of the mount to what it takes a name from; ours keeps
-        // what the log says.
+        // The kernel's replay sets the ctime of an inode from which it removes a name to the time
+        // of the mount; ours keeps that of the log.
         entry.ctime = entry.ctime.filter(|time| *time < mounted);
     }
     let differences = diff(&expected(model), &seen, Options::SAME_VOLUME);
@@ -121,13 +120,13 @@ pub fn kernel_shows(images: &[&Path], options: &str, model: &Model) -> Result<Ve
     Ok(complaints)
 }
 
-/// Mounts what a crash left: the kernel shows what we show, complains of nothing, and leaves a
-/// clean volume.
+/// Mounts by the kernel what a crash left: it must show what we show, complain of nothing, and
+/// leave a clean volume.
 fn kernel_agrees(device: &OverlayDevice, model: &Model, image: &Path) -> Result<(), String> {
     write_image(device, image);
     let complaints = kernel_shows(&[image], "", model)?;
-    // On a full volume the kernel has no room for its own bookkeeping of subvolumes, which nothing
-    // depends on.
+    // On a full volume the kernel has no space for its own records of subvolumes, on which nothing
+    // depends.
     let harmless = |what: &String| what.contains("btrfs_uuid_scan_kthread failed -28");
     if !complaints.iter().all(harmless) {
         return Err(format!("the kernel complains: {complaints:?}"));
@@ -146,12 +145,12 @@ fn the_kernel_finds_the_last_commit() {
     let mut mounted = 0;
     for seed in &seeds {
         let mut history = History::new(*seed);
-        // It mounts volumes whose sectors are as large as its pages.
+        // The kernel mounts only volumes whose sectors are as large as its pages.
         history.plan.options.sector_size = 4096;
         // The kernel does not show capabilities that are noise.
         history.habits.privileges = false;
         let recorded = history.run(60).unwrap_or_else(|failure| panic!("{failure}"));
-        // The first is around a superblock, others are anywhere.
+        // The first state is around a superblock, the others are anywhere.
         for (point, device) in Crashes::new(&recorded.recording, *seed, 8 * states).step_by(4).take(states) {
             let what = format!("seed {seed}, crash at {point:?}, {:?}", history.plan);
             let model =
@@ -164,8 +163,8 @@ fn the_kernel_finds_the_last_commit() {
     assert!(mounted >= seeds.len() * states * 2 / 3, "{mounted}");
 }
 
-/// A volume that the kernel made: mounted is a subvolume of which there are two snapshots, one of
-/// them changed; files share extents. Returns its bytes and the snapshots' numbers.
+/// Makes a volume by the kernel: the mounted subvolume has two snapshots, one of them changed, and
+/// files share extents. Returns its bytes and the snapshots' ids.
 fn volume_with_snapshots(dir: &Path, mkfs: &[&str]) -> (Arc<[u8]>, [u64; 2]) {
     let image = dir.join("shared");
     mkfs_btrfs(&image, 96 << 20, mkfs);
@@ -205,7 +204,7 @@ fn subvolume_id(path: &Path) -> u64 {
     reported.trim().parse().unwrap()
 }
 
-/// What a subvolume holds that is not the mounted one.
+/// Returns the content of a subvolume that is not the mounted one.
 fn shown_in(device: &OverlayDevice, subvolume: u64) -> Model {
     let volume = Volume::open(vec![Arc::new(device.fork())], OpenOptions { read_only: true }).unwrap();
     let options = ubtrfs::Options {
@@ -264,8 +263,8 @@ fn crashes_leave_snapshots_as_they_were() {
     assert!(std::env::var_os("UBTRFS_SEEDS").is_some() || (states > 300 && logs > 20 && mounted > 20));
 }
 
-/// A small volume that the kernel made, with subvolumes in one another, one of them a snapshot.
-/// Returns its bytes.
+/// Makes a small volume by the kernel, with nested subvolumes, one of them a snapshot. Returns its
+/// bytes.
 fn volume_of_subvolumes(dir: &Path) -> Arc<[u8]> {
     let image = dir.join("subvolumes");
     mkfs_btrfs(&image, 96 << 20, &["-m", "single", "-n", "4k"]);

@@ -1,5 +1,5 @@
-//! Whatever we fill, and whatever a crash leaves of it, the kernel's btrfs mounts: it replays,
-//! cleans up orphans and deletes (invariant 25).
+//! The kernel's btrfs mounts every volume that we have filled, and every state that a crash leaves
+//! of it: it replays, cleans up orphans and deletes files (invariant 25).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use ubtrfs_testkit::seeds::soaks;
 use ubtrfs_volume::{OpenOptions, OverlayDevice, RecordingDevice, Volume};
 
 const MIB: u64 = 1 << 20;
-/// Files that are made on a full volume after removals: each may take a commit.
+/// Files that are made on a full volume after removals, each of which may take a commit.
 const FEW: u64 = 20;
-/// Files that are removed to have a little room.
+/// Files that are removed to have a little space.
 const LITTLE: u64 = 300;
 fn regular() -> NewInode {
     NewInode { mode: 0o100_644, ..NewInode::default() }
@@ -54,12 +54,12 @@ fn kinds() -> [Kind; 8] {
     ]
 }
 
-/// What a volume is filled with.
+/// The files with which a volume is filled.
 #[derive(Clone, Copy, Debug)]
 enum Filling {
     /// Large files.
     Data,
-    /// Files so small that metadata keeps them, with long names.
+    /// Files so small that they are inline, with long names.
     Metadata,
     /// Both, the data first.
     Both,
@@ -84,15 +84,15 @@ fn name(number: u64) -> Vec<u8> {
     name
 }
 
-/// Returns whether an operation found the volume full.
+/// Returns whether an operation found the volume full; other errors fail the test.
 fn is_full<T>(result: Result<T>) -> bool {
     let Err(error) = result else { return false };
     assert_eq!(error.errno(), Errno::NOSPC, "{error}");
     true
 }
 
-/// Makes files of `len` bytes from this number on, `most` or until there is no room for one.
-/// Returns the number of the next.
+/// Makes files of `len` bytes from this number on, at most `most`, until there is no space. Returns
+/// the next number.
 fn fill(fs: &Filesystem, first: u64, len: usize, most: u64) -> u64 {
     let content = Random::noise(first, len);
     for number in first..first.saturating_add(most) {
@@ -113,7 +113,7 @@ fn fill(fs: &Filesystem, first: u64, len: usize, most: u64) -> u64 {
 }
 
 impl Filling {
-    /// Makes `most` files of each size, or until there is no room.
+    /// Makes files of each size, at most `most`, until there is no space. Returns the next number.
     fn fill(self, fs: &Filesystem, mut first: u64, most: u64) -> u64 {
         if !matches!(self, Self::Metadata) {
             first = fill(fs, first, 1 << 20, most);
@@ -126,8 +126,8 @@ impl Filling {
     }
 }
 
-/// Gives files that the last commit has as orphans a name, and syncs each. Where there is no room
-/// the files below number `next` go, the last first. Returns the number of the next.
+/// Links files that are orphans in the last commit, and syncs each. If there is no space, it
+/// removes files below number `next`, the last first. Returns the next number.
 fn take_back(fs: &Filesystem, orphans: &[InodeId], mut next: u64) -> u64 {
     for orphan in orphans {
         while is_full(fs.directories().link(*orphan, fs.root(), format!("taken back {}", orphan.ino).as_bytes())) {
@@ -139,7 +139,7 @@ fn take_back(fs: &Filesystem, orphans: &[InodeId], mut next: u64) -> u64 {
     next
 }
 
-/// Has the kernel mount what a crash left, delete a file, and commit.
+/// Lets the kernel mount what a crash left, delete a file, and commit.
 fn kernel_continues(device: &OverlayDevice, image: &Path) -> std::result::Result<(), String> {
     write_image(device, image);
     let mount = KernelMount::try_new(&[image], "").map_err(|outcome| outcome.report())?;
@@ -154,7 +154,7 @@ fn kernel_continues(device: &OverlayDevice, image: &Path) -> std::result::Result
     let deleted = deletes();
     let complaints = mount.unmount();
     deleted.map_err(|error| format!("a file is deleted: {error}; {complaints:?}"))?;
-    // The kernel notes the ids of subvolumes when it first has room for that; nothing depends on
+    // The kernel records the ids of subvolumes when it first has space for that; nothing depends on
     // it.
     if !complaints.iter().all(|what| what.contains("btrfs_uuid_scan_kthread failed -28")) {
         return Err(format!("the kernel complains: {complaints:?}"));
@@ -163,7 +163,7 @@ fn kernel_continues(device: &OverlayDevice, image: &Path) -> std::result::Result
     if outcome.success() { Ok(()) } else { Err(format!("btrfs check is not content: {}", outcome.report())) }
 }
 
-/// A file without a name and with several extents.
+/// Makes a file without a name, with several extents.
 fn unnamed(fs: &Filesystem) -> InodeId {
     let file = fs.directories().create_unnamed(fs.root(), &regular()).unwrap();
     for at in 0..4 {
@@ -172,7 +172,7 @@ fn unnamed(fs: &Filesystem) -> InodeId {
     file
 }
 
-/// Makes files and syncs each, until there is no room: a log has them, or a commit.
+/// Makes files and syncs each, until there is no space: a log has them, or a commit.
 fn sync_new_files(fs: &Filesystem, next: u64) {
     for number in next..next + FEW {
         let Ok(file) = fs.directories().create(fs.root(), &name(number), &regular()) else { break };
@@ -184,8 +184,8 @@ fn sync_new_files(fs: &Filesystem, next: u64) {
     }
 }
 
-/// Fills a volume that has orphans; crashes while some of these get names again and files are
-/// synced, where little is free and where nothing is. Of each, so many states are mounted.
+/// Fills a volume that has orphans. Crashes while some of these get names again and files are
+/// synced, first with little free space and then with none. So many states of each are mounted.
 fn crash_full(kind: &Kind, filling: Filling, states: usize, image: &Path) -> (usize, Vec<String>) {
     let recording = new_volume(kind);
     let fs = open(&recording, |_| ());
@@ -206,7 +206,7 @@ fn crash_full(kind: &Kind, filling: Filling, states: usize, image: &Path) -> (us
     recording.forget_history();
     let next = take_back(&fs, &orphans[..2], full);
     crash("full");
-    // Room for a log, and little more.
+    // There is space for a log, and little more.
     let left = next - (next / 2).min(LITTLE);
     (left..next).for_each(|number| fs.directories().unlink(fs.root(), &name(number)).unwrap());
     fs.durability().sync().unwrap();
@@ -236,7 +236,7 @@ fn the_kernel_continues_on_any_volume_that_ubtrfs_filled() {
     assert!(mounted >= 44 * states);
 }
 
-/// Syncs a file that the last commit has as an orphan and that has a name again: how many commits
+/// Syncs a file that is an orphan in the last commit and has a name again. Returns how many commits
 /// and logs that takes.
 pub(crate) fn fsyncs_of_orphans(change: impl FnOnce(&mut Options)) -> (u64, u64) {
     let fs = open(&new_volume(&kinds()[0]), change);
@@ -253,7 +253,7 @@ pub(crate) fn fsyncs_of_orphans(change: impl FnOnce(&mut Options)) -> (u64, u64)
     (commits, after.log_writes - before.log_writes)
 }
 
-/// Fills a volume; how much less metadata is free then than the kernel needs.
+/// Fills a volume. Returns how much less metadata is free then than the kernel needs.
 pub(crate) fn metadata_missing_to_the_kernel(change: impl FnOnce(&mut Options)) -> u64 {
     let fs = open(&new_volume(&kinds()[0]), change);
     Filling::Both.fill(&fs, 0, u64::MAX);

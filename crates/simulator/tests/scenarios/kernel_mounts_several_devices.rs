@@ -1,5 +1,5 @@
-//! What a crash left on several devices is mounted by the kernel's btrfs, all of them and without
-//! one of them: it shows the same, and has nothing to complain of but the one that is missing.
+//! The kernel's btrfs mounts what a crash left on several devices, with all of them and without
+//! one: it shows the same, and complains of nothing but the missing device.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use ubtrfs_volume::{Device, OverlayDevice};
 
 use crate::kernel_mounts_crash_states::{kernel_shows, write_image};
 
-/// The commit and the log that a device's superblock refers to.
+/// Returns the generation and the log root of a device's superblock.
 fn state_of(device: &OverlayDevice) -> (u64, u64) {
     let mut bytes = [0; SUPERBLOCK_SIZE];
     device.read_at(SUPERBLOCK_COPIES[0], &mut bytes).unwrap();
@@ -21,7 +21,7 @@ fn state_of(device: &OverlayDevice) -> (u64, u64) {
     (superblock.generation.0, superblock.log_root.0)
 }
 
-/// Writes the devices to files, again each time: a mount changes them.
+/// Writes the devices to files. This is done again for each mount, which changes them.
 fn write_images(devices: &[OverlayDevice], paths: &[PathBuf]) {
     devices.iter().zip(paths).for_each(|(device, path)| write_image(device, path));
 }
@@ -35,7 +35,7 @@ fn the_kernel_shows_what_a_crash_left_on_several_devices() {
     for seed in seeds(usual) {
         let profiles = Profiles::ALL[(seed % Profiles::ALL.len() as u64) as usize];
         let mut history = History::on_devices(seed, profiles);
-        // The kernel mounts volumes whose sectors are as large as its pages.
+        // The kernel mounts only volumes whose sectors are as large as its pages.
         history.plan.options.sector_size = 4096;
         // The kernel does not show capabilities that are noise.
         history.habits.privileges = false;
@@ -44,8 +44,8 @@ fn the_kernel_shows_what_a_crash_left_on_several_devices() {
         let paths = &paths[..];
         let mut tried = 0;
         for (point, devices) in Crashes::new(&recorded.recording, seed, 8 * states).of_all() {
-            // Of devices that differ in the log the kernel takes another than we do: either was not
-            // acknowledged.
+            // If devices differ in the log, the kernel takes another one than we do; neither log
+            // was acknowledged.
             let is_one = devices.iter().all(|device| state_of(device) == state_of(&devices[0]));
             if !is_one || tried == states {
                 continue;

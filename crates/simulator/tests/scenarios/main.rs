@@ -1,4 +1,4 @@
-//! Promises to users about crashes and about devices that fail or lie, on devices of the simulator.
+//! Promises to users about crashes, and about devices that fail or lie, on simulated devices.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 

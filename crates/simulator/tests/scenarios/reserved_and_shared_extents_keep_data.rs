@@ -1,4 +1,5 @@
-//! Reserved space, data written there, and shared extents: power may be cut after each operation.
+//! Preallocated space, data written there, and shared extents: power may be cut after each
+//! operation.
 
 use ubtrfs::{Compression, Recompression};
 use ubtrfs_simulator::words::{
@@ -10,7 +11,8 @@ use ubtrfs_simulator::{Operation, Stage, shrink};
 /// Crash states of each sequence.
 const STATES: usize = 60;
 
-/// After `committed` was committed and `operations` were done, no crash breaks a promise.
+/// Asserts that no crash breaks a promise, after `committed` was committed and `operations` were
+/// performed.
 #[track_caller]
 fn survive(committed: &[Operation], operations: &[Operation]) {
     let committed = [&[directory("A"), directory("B")], committed].concat();
@@ -22,7 +24,7 @@ fn survive(committed: &[Operation], operations: &[Operation]) {
     }
 }
 
-/// The same, begun with what is committed, and with all of it in one transaction.
+/// Asserts it with `before` committed, and with everything in one transaction.
 #[track_caller]
 fn survive_either_way(before: &[Operation], operations: &[Operation]) {
     survive(before, operations);
@@ -96,7 +98,8 @@ fn extents_that_grow_hold_what_each_fsync_promised() {
     let steps = |number, len| vec![step(len); number].concat();
     for begun in [vec![file(FOO)], vec![file(FOO), append(FOO, 8192)], vec![file(FOO), nodatacow(FOO)]] {
         survive_either_way(&begun, &steps(6, 8192));
-        // The checksums of 8 MiB take an item of the log: one is logged again, and one more begins.
+        // The checksums of 8 MiB take one item of the log: one item is logged again, and another
+        // one begins.
         survive_either_way(&begun, &[&steps(1, 7 << 20)[..], &steps(3, 1 << 20)].concat());
         survive_either_way(&begun, &[&steps(3, 8192)[..], &[write(FOO, 4096, 8192)], &steps(2, 8192)].concat());
         survive_either_way(&begun, &[&steps(3, 8192)[..], &[truncate(FOO, 12_288)], &steps(2, 8192)].concat());
@@ -105,8 +108,8 @@ fn extents_that_grow_hold_what_each_fsync_promised() {
             &begun,
             &[&steps(2, 8192)[..], &[file(BAR), clone(FOO, BAR), fsync(BAR)], &steps(2, 8192), &[fsync(BAR)]].concat(),
         );
-        // Another file that refers to the grown extent is logged, but not the file by which it grew
-        // (invariant 21).
+        // The log has another file that refers to the grown extent, but not the file by which it
+        // grew (invariant 21).
         for (old, new) in [(8192, 8192), (64 << 10, 64 << 10)] {
             let grown = [&step(old)[..], &[append(FOO, new), file(BAR), clone(FOO, BAR), fsync(BAR)]].concat();
             survive_either_way(&begun, &grown);
@@ -185,14 +188,15 @@ fn overwritten_data_is_there_after_fsync() {
         let parted = [write(FOO, 4096, 20_000), sync.clone(), write(BAR, 50_000, 100), fsync(BAR)];
         survive_either_way(&old, &[&over[..], &copied, &parted].concat());
         survive_either_way(&[&old[..], &copied].concat(), &parted);
-        // As soon as it is not shared any more, it is overwritten again, but not before a commit.
+        // When the extent is not shared any more, it is overwritten in place again, but not before
+        // a commit.
         let alone = [unlink(BAR), write(FOO, 0, 50_000), sync.clone(), Operation::Sync, write(FOO, 9000, 20_000), sync];
         survive_either_way(&[&old[..], &copied].concat(), &alone);
     }
 }
 
-/// A model that took the old or the new file for all that may be would ask too much; that both are
-/// seen shows that data does go where data was.
+/// A model that allowed only the old or the new file would demand too much. That both kinds of
+/// pages occur shows that data is really overwritten in place.
 #[test]
 fn pages_of_two_versions_stand_side_by_side_where_they_are_written_in_place() {
     let stage = Stage::new(&[file("f"), nodatacow("f"), write("f", 0, 60_000)]).unwrap();
@@ -210,7 +214,8 @@ fn pages_of_two_versions_stand_side_by_side_where_they_are_written_in_place() {
     assert!(mixed > 0);
 }
 
-/// Pieces of it were written in other transactions, and it shares some with another file.
+/// Returns operations by which parts of a file are written in other transactions, and shared with
+/// another file.
 fn fragmented(first: Operation) -> Vec<Operation> {
     let pieces = (0..4).flat_map(|number| [write(FOO, number * 16_384, 9000), Operation::Sync]);
     [file(FOO), first].into_iter().chain(pieces).chain([file(BAR), clone_range(FOO, 16_384, BAR, 0, 8192)]).collect()

@@ -1,5 +1,5 @@
-//! Two operations over a handful of names, in every combination, made durable in every way, then
-//! power is cut.
+//! Two operations over a few names, in every combination, made durable in every way; then power is
+//! cut.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,16 +9,16 @@ use ubtrfs_simulator::enumerate::{Start, operations, persistence};
 use ubtrfs_simulator::{Failure, Model, Operation, Random, Stage};
 use ubtrfs_testkit::seeds::{seeds, soaks};
 
-/// Which of the sequences are run, and how.
+/// The sequences that run, and their crash states.
 struct Sample {
     seed: u64,
-    /// One in so many of those that end with a call that makes something durable.
+    /// One in so many sequences that end with a call that makes something durable.
     plain: u64,
-    /// One in so many of those with another operation behind it.
+    /// One in so many sequences with another operation after that.
     followed: u64,
-    /// One in so many of those that make something durable after each operation.
+    /// One in so many sequences that make something durable after each operation.
     twice: u64,
-    /// Crash states of each.
+    /// Crash states of each sequence.
     budget: usize,
 }
 
@@ -37,7 +37,7 @@ impl Tally {
     }
 }
 
-/// What the volume holds after some operations.
+/// Returns the state of the volume after some operations.
 fn after(stage: &Stage, operations: &[Operation]) -> Model {
     let mut session = stage.mount().unwrap();
     for operation in operations {
@@ -50,7 +50,7 @@ fn joined(parts: &[&[Operation]]) -> Vec<Operation> {
     parts.concat()
 }
 
-/// All sequences with this first step.
+/// Runs all sequences with this first step.
 fn explore(
     stage: &Stage,
     open: &[Operation],
@@ -89,7 +89,7 @@ fn explore(
 /// Failures that are shown.
 const SHOWN: usize = 5;
 
-/// Explores from each first step of each start, on two threads.
+/// Explores each first step of each start, on two threads.
 fn explore_all(sample: &Sample) -> (Tally, Vec<String>) {
     let starts: Vec<(Stage, Start)> =
         Start::all().into_iter().map(|start| (Stage::new(&start.committed).unwrap(), start)).collect();

@@ -1,4 +1,4 @@
-//! Histories that were hard once.
+//! Histories that once failed.
 
 use ubtrfs_simulator::words::{file, rename, unlink, write};
 use ubtrfs_simulator::{History, Operation};
@@ -12,7 +12,7 @@ fn survive(operations: &[Operation]) {
     }
 }
 
-/// Journals and lock files are made and removed like that.
+/// Programs make and remove journals and lock files in this way.
 #[test]
 fn one_name_is_made_and_removed_often_in_one_transaction() {
     let (one, other) = ("x".repeat(255), "y".repeat(255));

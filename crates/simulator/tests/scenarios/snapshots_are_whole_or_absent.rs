@@ -1,4 +1,4 @@
-//! Subvolumes are made, copied by snapshots and deleted, in histories of all other operations:
+//! Subvolumes are made, copied by snapshots and deleted, in histories with all other operations:
 //! after a crash each is whole or absent, and none has changed with another (invariant 29).
 
 use ubtrfs::testing::CommitFault;
@@ -12,7 +12,7 @@ fn history(seed: u64) -> History {
     let mut history = History::new(seed);
     history.habits.subvolumes = true;
     if seed % 4 != 1 {
-        // Trees of several leaves, which snapshots share.
+        // The trees have several leaves, which snapshots share.
         history.plan.options.node_size = Some(4096);
     }
     history
@@ -23,7 +23,7 @@ fn survey(history: &History, states: usize) -> Result<Survey, Failure> {
 }
 
 #[test]
-fn after_any_crash() {
+fn subvolumes_are_whole_or_absent_after_any_crash() {
     let states = if soaks() { 300 } else { 60 };
     let mut all = Survey::default();
     let mut failed = Vec::new();
@@ -37,7 +37,7 @@ fn after_any_crash() {
     assert!(failed.is_empty(), "{} failed:\n{}", failed.len(), failed.join("\n\n"));
 }
 
-/// Of invariant 29: whether a fault is noticed in so many of some histories.
+/// Returns whether a fault is noticed in so many of some histories (invariant 29).
 fn is_noticed(fault: CommitFault, wanted: usize) -> bool {
     let fails = |seed: &u64| {
         let mut history = history(*seed);
@@ -71,7 +71,7 @@ fn a_reset_that_leaves_nothing_in_between_is_noticed() {
     assert!(is_noticed(CommitFault::ResetInTwoSteps, 3));
 }
 
-/// Of invariant 66.
+/// This is invariant 66.
 #[test]
 fn subvolumes_that_are_dropped_while_they_are_open_are_noticed() {
     assert!(is_noticed(CommitFault::ReleaseOpen, 3));

@@ -1,5 +1,5 @@
 //! Sequences that file systems with logs have got wrong, most of them by names that did not agree
-//! (invariant 15): after each of their operations power may be cut.
+//! (invariant 15): power may be cut after each of their operations.
 
 use ubtrfs::{WriteAt, XattrMode};
 use ubtrfs_simulator::words::{
@@ -11,7 +11,8 @@ use ubtrfs_simulator::{Operation, Stage, What, shrink};
 /// Crash states of each sequence.
 const STATES: usize = 60;
 
-/// After `committed` was committed and `operations` were done, no crash breaks a promise.
+/// Asserts that no crash breaks a promise, after `committed` was committed and `operations` were
+/// performed.
 #[track_caller]
 fn survive(committed: &[Operation], operations: &[Operation]) {
     let stage = Stage::new(committed).unwrap_or_else(|what| panic!("{what}"));
@@ -77,7 +78,8 @@ fn overwriting_by_rename_leaves_the_old_or_the_new() {
     survive(&with(&filled("A/foo")), &replace);
     survive(&directories(), &joined(&[&filled("A/foo"), &replace]));
     survive(&directories(), &joined(&[&filled("A/foo"), &[fsync("A/foo")], &replace, &replace]));
-    // Without the first fsync the new file may be empty, which is what it is for.
+    // Without the first fsync the new file may be empty after a crash, which is why programs make
+    // it.
     let careless = [file("A/tmp"), write("A/tmp", 0, 20_000), rename("A/tmp", "A/foo"), fsync("A/foo")];
     survive(&with(&filled("A/foo")), &careless);
 }

@@ -1,11 +1,11 @@
-//! A writer of an export that is stopped with requests in its queues, and taken for dead, writes
-//! nothing over what the next one has written (invariants 12 and 71).
+//! A writer of an export that is stopped with requests in its queues, and taken for dead,
+//! overwrites nothing of the next writer (invariants 12 and 71).
 
 use ubtrfs_simulator::takeover::{Ended, run};
 use ubtrfs_testkit::seeds::soaks;
 use ubtrfs_volume::LeaseCheck;
 
-/// The looks of a writer at its clock at which it is stopped.
+/// Returns the looks of a writer at its clock at which it is stopped.
 fn stops() -> impl Iterator<Item = u64> {
     (1..).step_by(if soaks() { 7 } else { 71 })
 }
@@ -30,8 +30,8 @@ fn a_writer_that_nobody_took_over_goes_on() {
     }
 }
 
-/// The fault that was there: who was stopped sent what was queued, since the lease was looked at
-/// when a write was submitted.
+/// A past fault: a stopped writer sent its queued requests, since it had checked its lease when the
+/// write was submitted.
 #[test]
 fn a_lease_that_is_looked_at_too_early_is_noticed() {
     let found = stops().map(|looks| (looks, run(looks, LeaseCheck::AsSubmitted, false)));

@@ -1,10 +1,11 @@
-//! Taking on an actor's credentials, and the ids of the user namespace and the idmapped mount.
+//! Changes a thread to the credentials of an actor, and defines the ids of the user namespace and
+//! of the idmapped mount.
 
 use super::call::Actor;
 use super::sys;
 
-/// The numbers of the capabilities that [`Actor::Capable`] has one of: those that file systems ask
-/// for.
+/// The numbers of the capabilities for which file systems ask; an [`Actor::Capable`] has one of
+/// them.
 pub const CAPABILITIES: [u8; 9] = [
     0,  // CAP_CHOWN
     1,  // CAP_DAC_OVERRIDE
@@ -17,16 +18,16 @@ pub const CAPABILITIES: [u8; 9] = [
     31, // CAP_SETFCAP
 ];
 
-/// The users and groups of the user namespace: first inside, first outside, how many.
+/// The users of the user namespace: the first inside, the first outside, and how many.
 pub const SPACE_USERS: &str = "0 1000 2\n";
-/// Its groups.
+/// The groups of the user namespace.
 pub const SPACE_GROUPS: &str = "0 1000 1\n1 2000 1\n";
 
-/// The ids of the idmapped mount: first on disk, first as shown, how many. It exchanges 0 and 1000,
-/// and has no 1002.
+/// The ids of the idmapped mount: the first on disk, the first that the mount shows, and how many.
+/// It exchanges 0 and 1000, and lacks 1002.
 pub const MOUNT_IDS: &str = "0 1000 1\n1000 0 1\n1001 1001 1\n1003 1003 1\n2000 2000 1\n";
 
-/// Makes this thread the actor.
+/// Changes this thread to the actor's credentials.
 pub fn become_actor(actor: Actor) {
     match actor {
         Actor::Root | Actor::SpaceRoot => sys::become_user(0, 0, &[], u64::MAX),

@@ -1,11 +1,11 @@
-//! The calls of a sequence, as data: what is generated, printed, sent to the process that makes
-//! them, and read again from a report.
+//! The calls of a sequence as data, which is generated, printed, sent to the process that makes the
+//! calls, and read again from a report.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Who makes a call.
+/// The user that makes a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Actor {
     /// Root with all capabilities.
@@ -20,7 +20,7 @@ pub enum Actor {
     Supplementary,
     /// User 1002, who shares no group with others.
     Other,
-    /// User 1002 with one capability, which is the number of.
+    /// User 1002 with one capability, whose number this is.
     Capable(u8),
     /// Root of a user namespace in which users 1000 and 1001 are 0 and 1.
     SpaceRoot,
@@ -29,13 +29,13 @@ pub enum Actor {
 }
 
 impl Actor {
-    /// Whether a process of the user namespace has to make the call.
+    /// Returns whether a process of the user namespace has to make the call.
     pub fn is_in_space(self) -> bool {
         matches!(self, Self::SpaceRoot | Self::SpaceUser)
     }
 }
 
-/// Through which mount the call reaches the volume.
+/// The mount through which a call reaches the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum View {
     /// The mount itself.
@@ -51,7 +51,7 @@ impl View {
     pub const ALL: [Self; 3] = [Self::Plain, Self::ReadOnly, Self::Idmapped];
 }
 
-/// What a call is made on: a path of the sequence's directory, or an open file.
+/// The object of a call: a path of the sequence's directory, or an open file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum On {
     /// A path, which is not followed if it is a symbolic link.
@@ -125,14 +125,14 @@ impl fmt::Debug for OpenFlags {
     }
 }
 
-/// A time for utimensat(2): seconds, or what `UTIME_NOW` and `UTIME_OMIT` say.
+/// A time for utimensat(2): seconds, or the special values `UTIME_NOW` and `UTIME_OMIT`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Time {
     /// Seconds since 1970.
     At(i64),
-    /// The present.
+    /// The present time (`UTIME_NOW`).
     Now,
-    /// As it is.
+    /// No change (`UTIME_OMIT`).
     Omit,
 }
 
@@ -222,7 +222,7 @@ pub enum Call {
     Umask { mask: Octal },
 }
 
-/// How what is dirty gets durable.
+/// The call that makes dirty data durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names are the system's")]
 pub enum Syncing {
@@ -232,7 +232,7 @@ pub enum Syncing {
     Range,
 }
 
-/// Which features an ioctl is asked for.
+/// The features that an ioctl asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Features {
@@ -240,14 +240,14 @@ pub enum Features {
     Supported,
 }
 
-/// A call, who makes it, and through which mount.
+/// A call, the user that makes it, and the mount.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallStep {
-    /// Who.
+    /// The user.
     pub actor: Actor,
-    /// Through which mount.
+    /// The mount.
     pub view: View,
-    /// What.
+    /// The call.
     pub call: Call,
 }
 
@@ -262,13 +262,13 @@ impl fmt::Debug for CallStep {
 }
 
 impl Call {
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> String {
         let text = format!("{self:?}");
         text.split([' ', '{']).next().unwrap_or_default().to_owned()
     }
 
-    /// Whether it changes nothing but times of access, whatever it returns.
+    /// Returns whether it changes nothing but times of access, whatever it returns.
     pub fn only_looks(&self) -> bool {
         matches!(
             self,

@@ -1,6 +1,6 @@
-//! Making calls: one process on one side, with the open files, mappings and handles of the sequence
-//! that it is in the middle of. Each call gives a line that says what it returned, without what
-//! differs between any two volumes: inode numbers, ids of trees, UUIDs, the present time.
+//! Makes the calls of one side: one process, with the open files, mappings and handles of its
+//! current sequence. Each call gives a line with what it returned, without values that differ
+//! between any two volumes: inode numbers, ids of trees, UUIDs, and the present time.
 
 mod ioctls;
 mod look;
@@ -14,12 +14,12 @@ use super::call::{Actor, Call, CallStep, On, Syncing, Time, View};
 use super::seen::Seen;
 use super::sys::{self, Handle, Mapping, Outcome, XattrOn};
 
-/// How many open files, mappings and handles a sequence has.
+/// The number of open files, of mappings and of handles in a sequence.
 pub const SLOTS: usize = 4;
 
 const CWD: RawFd = libc::AT_FDCWD;
 
-/// The caller.
+/// Makes the calls of one side.
 #[derive(Debug)]
 pub struct Caller {
     /// The mount points, in the order of [`View::ALL`].
@@ -29,13 +29,13 @@ pub struct Caller {
     slots: [Option<OwnedFd>; SLOTS],
     maps: [Option<Mapping>; SLOTS],
     handles: [Option<Box<Handle>>; SLOTS],
-    /// Where mappings are loaded to and stored from.
+    /// A file in memory to which mappings are loaded, and from which they are stored.
     memory: OwnedFd,
     actor: Option<Actor>,
     seen: Seen,
 }
 
-/// The line of an outcome.
+/// Returns the line of an outcome.
 fn line(outcome: Outcome) -> String {
     match outcome {
         Ok(0) => "ok".into(),
@@ -44,7 +44,7 @@ fn line(outcome: Outcome) -> String {
     }
 }
 
-/// The name of an errno.
+/// Returns the name of an errno.
 pub(crate) fn name_of(error: i32) -> String {
     const NAMES: &[(i32, &str)] = &[
         (libc::EPERM, "EPERM"),
@@ -86,12 +86,13 @@ pub(crate) fn name_of(error: i32) -> String {
     known.map_or_else(|| format!("errno {error}"), |(_, name)| (*name).into())
 }
 
-/// A path for the kernel. Paths of sequences have no zero byte.
+/// Returns a path for the kernel. Paths of sequences have no zero byte.
 fn text(path: &str) -> CString {
     CString::new(path).unwrap_or_default()
 }
 
-/// The bytes of a write: by the seed zeros, one byte, or a pattern that does not compress well.
+/// Returns the bytes of a write. The seed decides whether they are zeros, one repeated byte, or a
+/// pattern that does not compress well.
 fn content(seed: u8, length: u32) -> Vec<u8> {
     match seed % 4 {
         0 => vec![0; length as usize],
@@ -100,7 +101,7 @@ fn content(seed: u8, length: u32) -> Vec<u8> {
     }
 }
 
-/// Room for a read whose address direct I/O takes.
+/// A buffer for a read, at an address that direct I/O accepts.
 struct Room {
     bytes: Vec<u8>,
     start: usize,
@@ -127,7 +128,7 @@ impl Room {
         &mut self.bytes[self.start..self.start + self.length]
     }
 
-    /// The line of a read into it.
+    /// Returns the line of a read into this buffer.
     fn line(&mut self, outcome: Outcome) -> String {
         outcome.map_or_else(name_of, |read| {
             let read = read as usize;
@@ -137,7 +138,7 @@ impl Room {
 }
 
 impl Caller {
-    /// A caller at these mount points.
+    /// Makes a caller at these mount points.
     pub fn new(tops: Vec<PathBuf>) -> Self {
         let memory = rustix::fs::memfd_create(c"bytes", rustix::fs::MemfdFlags::CLOEXEC).expect("a file in memory");
         Self {
@@ -152,7 +153,7 @@ impl Caller {
         }
     }
 
-    /// Begins a sequence, in a directory that is there.
+    /// Begins a sequence in an existing directory.
     pub fn begin(&mut self, name: &Path) {
         self.end();
         let open = |top: &PathBuf| {
@@ -164,7 +165,7 @@ impl Caller {
         let _ = sys::numbers(libc::SYS_umask, [0o022]);
     }
 
-    /// Ends a sequence: closes what it has opened.
+    /// Ends a sequence, and closes what it has opened.
     pub fn end(&mut self) {
         self.become_actor(Actor::Root);
         self.maps = Default::default();
@@ -174,7 +175,7 @@ impl Caller {
         self.dirs.clear();
     }
 
-    /// Makes a call.
+    /// Makes a call, and returns the line of its answer.
     pub fn make(&mut self, step: &CallStep) -> String {
         self.become_actor(step.actor);
         let dir = self.dirs[View::ALL.iter().position(|view| *view == step.view).unwrap_or(0)].as_raw_fd();
@@ -202,7 +203,7 @@ impl Caller {
         Ok("ok".into())
     }
 
-    /// Something done by the descriptor of `on`, which is opened for reading if it is a path.
+    /// Calls `act` with the descriptor of `on`. A path is opened for reading first.
     fn opened<T>(&self, dir: RawFd, on: &On, act: impl FnOnce(RawFd) -> Result<T, i32>) -> Result<T, i32> {
         match on {
             On::Slot(slot) => act(self.slot(*slot)?),
@@ -214,7 +215,7 @@ impl Caller {
         }
     }
 
-    /// Something done by one call where `on` is a path, and by another one where it is a file.
+    /// Makes one call if `on` is a path, and another one if it is an open file.
     fn either(
         &self,
         on: &On,
@@ -230,7 +231,7 @@ impl Caller {
     fn xattr<T>(&self, dir: RawFd, on: &On, act: impl FnOnce(XattrOn<'_>) -> Result<T, i32>) -> Result<T, i32> {
         match on {
             On::Slot(slot) => act(XattrOn::File(self.slot(*slot)?)),
-            // These calls know no directories.
+            // These calls take no directory descriptor.
             On::Path(path) => act(XattrOn::Path(&text(&format!("/proc/self/fd/{dir}/{path}")))),
         }
     }
@@ -274,7 +275,7 @@ impl Caller {
             Call::OpenHandle { slot, handle, flags } => {
                 let flags = flags.0 | libc::O_CLOEXEC | libc::O_NONBLOCK;
                 let handle = self.handles[*handle as usize % SLOTS].as_mut().ok_or(libc::EBADF)?;
-                // A directory that is open by O_PATH does not do.
+                // A directory that is open by O_PATH is refused.
                 let mount = sys::owned(sys::at(libc::SYS_openat, dir, c".", [i64::from(libc::O_CLOEXEC), 0])?);
                 let opened = sys::open_handle(mount.as_raw_fd(), handle, flags);
                 self.keep(*slot, opened)
@@ -289,7 +290,7 @@ impl Caller {
         }
     }
 
-    /// Calls that read and write files.
+    /// Makes calls that read and write files.
     fn of_data(&mut self, call: &Call) -> Option<Result<String, i32>> {
         let slot = |number: &u8| self.slot(*number);
         let number = |number: libc::c_long, slot: &u8, rest: [i64; 2]| {
@@ -373,7 +374,7 @@ impl Caller {
         Some(outcome.map(|number| line(Ok(number))))
     }
 
-    /// Calls that make, remove and rename names.
+    /// Makes calls that create, remove and rename names.
     fn of_names(&mut self, dir: RawFd, call: &Call) -> Option<Result<String, i32>> {
         let outcome = match call {
             Call::MakeDirectory { path, mode } => sys::at(libc::SYS_mkdirat, dir, &text(path), [mode.0.into()]),
@@ -407,16 +408,16 @@ impl Caller {
         Some(outcome.map(|number| line(Ok(number))))
     }
 
-    /// Calls that change attributes.
+    /// Makes calls that change attributes.
     fn of_attributes(&mut self, dir: RawFd, call: &Call) -> Option<Result<String, i32>> {
         const NO_FOLLOW: i64 = libc::AT_SYMLINK_NOFOLLOW as i64;
-        /// fchmodat2(2), which libraries do not know yet.
+        /// The number of fchmodat2(2), which libraries do not know yet.
         const FCHMODAT2: libc::c_long = 452;
         let outcome = match call {
             Call::Truncate { on, length } => self.either(
                 on,
                 |path| {
-                    // truncate(2) knows no directories.
+                    // truncate(2) takes no directory descriptor.
                     let path = format!("/proc/self/fd/{dir}/{}", path.to_string_lossy());
                     sys::truncate(&text(&path), *length)
                 },

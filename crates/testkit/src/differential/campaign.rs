@@ -1,4 +1,4 @@
-//! Many sequences on both sides, and a report of each kind of difference.
+//! Runs many sequences on both sides, and reports each kind of difference.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,35 +17,35 @@ use crate::progs::{assert_btrfs_check_clean, assert_ubtrfs_check_clean, mkfs_btr
 use crate::scratch::scratch_dir;
 use crate::subject::Subject;
 
-/// Sequences on one volume before it is mounted again, compared, and replaced by a new one.
+/// Sequences on a volume before it is remounted, compared, and replaced by a new one.
 const BATCH: usize = 300;
 
 /// The size of a volume.
 const SIZE: u64 = 4 << 30;
 
-/// How often a candidate for a shorter sequence is tried, and where each try is a remount.
+/// How many candidates for a shorter sequence are tried; fewer if each try needs a remount.
 const TRIES: usize = 300;
 const TRIES_WITH_REMOUNT: usize = 60;
 
-/// What was found, and how much was done.
+/// The differences that were found, and the amount of work.
 #[derive(Debug, Default)]
 pub struct Findings {
     /// Calls made on each side.
     pub calls: u64,
     /// Sequences.
     pub sequences: u64,
-    /// Time that the calls took, of the slower side, without mounts and comparisons.
+    /// The time of the calls on the slower side, without mounts and comparisons.
     pub calling: Duration,
     /// Sequences that were cut at a known difference.
     pub cut: u64,
-    /// How often each known difference was met, by its reason.
+    /// How often each known difference was found, by its reason.
     pub known: BTreeMap<&'static str, u64>,
-    /// Each kind of difference: how often, and a report of the first.
+    /// Each kind of difference, with its count and a report of the first.
     pub differences: BTreeMap<String, (u64, String)>,
 }
 
 impl Findings {
-    /// The numbers, for people.
+    /// Returns the numbers as text.
     pub fn summary(&self) -> String {
         let speed = u128::from(self.calls) * 1000 / self.calling.as_millis().max(1);
         let mut text = format!(
@@ -62,7 +62,7 @@ impl Findings {
         text
     }
 
-    /// The summary and all differences.
+    /// Returns the summary and all differences.
     pub fn report(&self) -> String {
         let mut text = self.summary();
         for (count, report) in self.differences.values() {
@@ -72,7 +72,7 @@ impl Findings {
     }
 }
 
-/// Both sides.
+/// Both sides of the comparison.
 #[derive(Debug)]
 pub struct Campaign {
     ours: Side,
@@ -84,7 +84,7 @@ pub struct Campaign {
     findings: Findings,
 }
 
-/// A directory for images: in memory where there is room, since syncs are many.
+/// Makes a directory for images, in memory if possible, since there are many syncs.
 fn image_dir() -> TempDir {
     let memory = Path::new("/dev/shm");
     let prefix = format!("ubtrfs-test-{}-", std::process::id());
@@ -93,8 +93,8 @@ fn image_dir() -> TempDir {
 }
 
 impl Campaign {
-    /// New volumes, mounted by `subject` with these options and by the kernel. `program` is that of
-    /// [`Process`](super::process::Process).
+    /// Makes new volumes, mounted by `subject` with these options and by the kernel. `program` is
+    /// that of [`Process`](super::process::Process).
     pub fn new(program: &Path, subject: &Subject, options: &str) -> Self {
         let dir = image_dir();
         let side = |subject: &Subject, options: &str, name: &str| {
@@ -133,7 +133,7 @@ impl Campaign {
         comparison
     }
 
-    /// What a remount has changed: on the two sides differently, or on ours alone.
+    /// Returns what a remount has changed: differently on the two sides, or on ours alone.
     fn after_remount(&mut self, name: &Path, steps: &[CallStep], ours: &Record, theirs: &Record) -> Option<Difference> {
         let (our_tree, their_tree) = (self.ours.look(name), self.theirs.look(name));
         of_trees(steps, &our_tree, &their_tree, true).or_else(|| {
@@ -197,7 +197,7 @@ impl Campaign {
         }
     }
 
-    /// Counts a difference, and shrinks the first of its kind.
+    /// Counts a difference, and shrinks the sequence if it is the first of its kind.
     fn note(&mut self, seed: u64, steps: &[CallStep], difference: &Difference) {
         self.is_clean = false;
         let kind = difference.kind(steps);
@@ -231,7 +231,7 @@ impl Campaign {
         self.findings.differences.insert(kind, (1, report));
     }
 
-    /// Runs one sequence on both sides, and says what each call returned.
+    /// Runs one sequence on both sides. Returns what each call returned.
     pub fn show(&mut self, steps: &[CallStep]) -> String {
         let name = self.new_name();
         let (ours, theirs) = self.run_both(&name, steps);
@@ -265,15 +265,14 @@ impl Campaign {
         std::mem::take(&mut self.findings)
     }
 
-    /// Whether no difference was found.
+    /// Returns whether no difference was found.
     pub fn is_clean(&self) -> bool {
         self.is_clean
     }
 }
 
-/// Runs sequences of consecutive seeds on the kernel and `subject`, until as many calls have been
-/// made on each side, with a new volume for each few hundred, and calls `progress` after each of
-/// these.
+/// Runs sequences of consecutive seeds on the kernel and `subject`, until so many calls have been
+/// made on each side. Each few hundred sequences get a new volume, after which it calls `progress`.
 pub fn run(
     program: &Path,
     (subject, options): (&Subject, &str),
@@ -300,7 +299,7 @@ pub fn run(
     all
 }
 
-/// A sequence, a call a line.
+/// Returns a sequence as text, a call per line.
 fn describe(steps: &[CallStep]) -> String {
     steps.iter().fold(String::new(), |mut text, step| {
         let _ = writeln!(text, "    {step:?}");

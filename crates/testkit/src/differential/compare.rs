@@ -1,4 +1,4 @@
-//! Where two records of one sequence part.
+//! Finds the first difference of two records of a sequence.
 
 use super::answers::is_error;
 use super::call::CallStep;
@@ -8,13 +8,13 @@ use super::side::Record;
 use crate::diff::{Options, diff};
 use crate::walk::{Time, Tree};
 
-/// How much of an answer tells a kind of difference from others.
+/// How many characters of an answer distinguish the kinds of differences.
 const SHOWN: usize = 160;
 
 /// A difference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// The call that it shows at; `None` if it shows in the state after all of them.
+    /// The call at which it shows; `None` if it shows in the state after all of them.
     pub at: Option<usize>,
     /// What ubtrfs has.
     pub ours: String,
@@ -25,10 +25,10 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// What tells its kind from others': the call, and both answers.
+    /// Returns the kind of the difference: the call, and both answers.
     pub fn kind(&self, steps: &[CallStep]) -> String {
         let call = self.at.map_or("state".into(), |at| steps[at].call.name());
-        // Of a state the end is what differs; the path of it is before.
+        // In a line about the state, the difference is at the end, behind the path.
         let short = |text: &str| {
             let skipped = if self.at.is_none() { text.chars().count().saturating_sub(SHOWN) } else { 0 };
             text.chars().skip(skipped).take(SHOWN).collect::<String>()
@@ -39,8 +39,8 @@ impl Difference {
     }
 }
 
-/// The words of two answers that differ, each with the one before it, which says what it is; all
-/// of them if the answers have different numbers of words.
+/// Returns the words of two answers that differ, each with the word before it, which says what it
+/// is; the whole answers if they have different numbers of words.
 fn where_they_differ(ours: &str, theirs: &str) -> (String, String) {
     let (our, their): (Vec<&str>, Vec<&str>) = (ours.split(' ').collect(), theirs.split(' ').collect());
     if our.len() != their.len() || our.len() < 4 {
@@ -54,12 +54,12 @@ fn where_they_differ(ours: &str, theirs: &str) -> (String, String) {
     (words(&our), words(&their))
 }
 
-/// How a comparison ended.
+/// The result of a comparison.
 #[derive(Debug, Clone)]
 pub struct Comparison {
     /// The first difference that is not known.
     pub difference: Option<Difference>,
-    /// The known ones before it.
+    /// The known differences before it.
     pub known: Vec<&'static Known>,
     /// Whether a known difference left different states, so that nothing after it was compared.
     pub is_cut: bool,
@@ -89,7 +89,7 @@ pub fn compare(steps: &[CallStep], ours: &Record, theirs: &Record, checks_opens:
     comparison
 }
 
-/// Compares what is there after `steps`.
+/// Compares the trees after `steps`.
 pub fn of_trees(steps: &[CallStep], ours: &Tree, theirs: &Tree, is_after_remount: bool) -> Option<Difference> {
     const OPTIONS: Options = Options {
         ino: false,
@@ -103,7 +103,7 @@ pub fn of_trees(steps: &[CallStep], ours: &Tree, theirs: &Tree, is_after_remount
         flags: true,
     };
     let (mut ours, mut theirs) = (without_the_present(ours), without_the_present(theirs));
-    // What cannot be looked at on either side says nothing of a difference.
+    // If neither side can read something, that is no difference.
     if ours.anomalies == theirs.anomalies {
         (ours.anomalies, theirs.anomalies) = (Vec::new(), Vec::new());
     }
@@ -111,11 +111,11 @@ pub fn of_trees(steps: &[CallStep], ours: &Tree, theirs: &Tree, is_after_remount
     let found = diff(&ours, &theirs, OPTIONS);
     let found: Vec<String> = found.into_iter().filter(|line| !known::is_known_state(steps, line)).collect();
     let first = found.first()?;
-    // The lines say what is left and what is right.
+    // The line has both sides, as left and right.
     Some(Difference { at: None, ours: first.clone(), theirs: format!("of {}", found.len()), is_after_remount })
 }
 
-/// The same with one value for all times that no call has set.
+/// Returns the tree with one value for all times that no call has set.
 fn without_the_present(tree: &Tree) -> Tree {
     let mut tree = tree.clone();
     let set = |time: Option<Time>| time.map(|time| if time.0 < SET_BEFORE { time } else { (SET_BEFORE, 0) });

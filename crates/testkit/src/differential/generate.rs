@@ -1,7 +1,7 @@
-//! Sequences from seeds.
+//! Makes sequences from seeds.
 //!
-//! Few names are used by many calls, so that calls meet what others have left. Most sequences begin
-//! with some files, directories and a subvolume.
+//! Many calls use few names, so that calls find what others have left. Most sequences begin with
+//! some files, directories and a subvolume.
 
 mod attributes;
 mod data;
@@ -33,13 +33,14 @@ const ODD: &[&str] = &[
     "s1/s1/f0",
 ];
 
-/// The longest sequence.
+/// The maximum length of a sequence.
 const LENGTH: u64 = 40;
 
-/// The sequence of a seed.
+/// Returns the sequence of a seed.
 pub fn sequence(seed: u64) -> Vec<CallStep> {
     let mut generator = Generator { rng: Rng::new(seed ^ 0xd1ff), has_space: false, views: 1 };
-    // What is rare would be in each sequence otherwise, and few would be made of usual calls.
+    // Rare actors and mounts take part in some sequences only; otherwise each would have them, and
+    // few sequences would consist of usual calls.
     generator.has_space = generator.rng.one_in(6);
     generator.views = if generator.rng.one_in(2) { 1 } else { 3 };
     let many_actors = generator.rng.one_in(2);
@@ -58,7 +59,7 @@ pub fn sequence(seed: u64) -> Vec<CallStep> {
     steps
 }
 
-/// Whether a call may make a file very large.
+/// Returns whether a call may make a file very large.
 fn makes_huge(call: &Call) -> bool {
     const HUGE: i64 = 1 << 40;
     match *call {
@@ -77,7 +78,7 @@ struct Generator {
 }
 
 impl Generator {
-    /// Something to work with.
+    /// Returns calls that make some files and directories to work with.
     fn beginning(&mut self) -> Vec<CallStep> {
         let dir = |path: &str, mode| Call::MakeDirectory { path: path.into(), mode: Octal(mode) };
         let flags = OpenFlags(libc::O_RDWR | libc::O_CREAT);
@@ -127,7 +128,7 @@ impl Generator {
         }
     }
 
-    // What calls are made of.
+    // Parts of calls.
 
     fn path_of(&mut self, usual: &[&str]) -> String {
         let list = match self.rng.below(24) {
@@ -139,7 +140,7 @@ impl Generator {
             5 if self.rng.one_in(6) => return "n".repeat(*self.rng.pick(&[254, 255, 256])),
             _ => usual,
         };
-        // The first names are the usual ones.
+        // The first names of the list are chosen most often.
         let index = self.rng.index(list.len()).min(self.rng.index(list.len()));
         list[index].to_owned()
     }
@@ -162,11 +163,11 @@ impl Generator {
     }
 
     fn slot(&mut self) -> u8 {
-        // Few are open at a time.
+        // Few slots are used at a time.
         self.rng.below(4).min(self.rng.below(4)) as u8
     }
 
-    /// A path of one of these kinds, or an open file.
+    /// Returns a path of one of these kinds, or an open file.
     fn on(&mut self, usual: &[&str]) -> On {
         if self.rng.one_in(3) { On::Slot(self.slot()) } else { On::Path(self.path_of(usual)) }
     }

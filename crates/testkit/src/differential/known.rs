@@ -1,23 +1,23 @@
-//! The differences that are meant, each with its reason.
+//! The intended differences, each with its reason.
 //!
-//! Each entry says of which calls and answers it speaks, as narrowly as it can: another difference
-//! of the same call is found.
+//! Each entry describes its calls and answers as narrowly as it can, so that another difference of
+//! the same call is still found.
 
 use super::answers::{differing_words, is_error};
 use super::call::{Actor, Bytes, Call, CallStep, Features, Hex, On, View};
 use crate::walk::{Kind, Tree};
 
-/// A difference that is meant.
+/// An intended difference.
 #[derive(Debug)]
 pub struct Known {
-    /// Why ubtrfs does not do as the kernel does.
+    /// The reason why ubtrfs does not do as the kernel does.
     pub reason: &'static str,
     speaks_of: fn(&Case<'_>) -> bool,
 }
 
 /// A call and its answers.
 struct Case<'a> {
-    /// The calls before it.
+    /// The calls before this one.
     before: &'a [CallStep],
     step: &'a CallStep,
     ours: &'a str,
@@ -27,7 +27,8 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// Whether the call may have gone through such a mount: itself, or by an open file.
+    /// Returns whether the call may have gone through such a mount: by its own path, or by an open
+    /// file.
     fn goes_through(&self, view: View) -> bool {
         self.step.view == view || self.before.iter().any(|step| step.view == view)
     }
@@ -36,7 +37,7 @@ impl Case<'_> {
         self.before.iter().any(|step| is_it(&step.call))
     }
 
-    /// Whether a directory or a subvolume was made at a path.
+    /// Returns whether a directory or a subvolume was made at a path.
     fn is_made_as_directory(&self, wanted: &str) -> bool {
         self.before.iter().any(|step| match &step.call {
             Call::MakeDirectory { path, .. } => path == wanted,
@@ -45,8 +46,8 @@ impl Case<'_> {
         })
     }
 
-    /// Whether ubtrfs does what the kernel refuses for the sake of a file's flags or of its
-    /// subvolume.
+    /// Returns whether ubtrfs allows what the kernel refuses because of a file's flags or a
+    /// read-only subvolume.
     fn lets_pass(&self) -> bool {
         !is_error(self.ours)
             && match self.theirs {
@@ -375,7 +376,7 @@ const KNOWN: &[Known] = &[
     Known {
         reason: REMOVED_BY_FUSE,
         speaks_of: |case| {
-            // Others' set-id files can't be linked.
+            // Set-id files of other users can't be linked.
             matches!(case.step.call, Call::LinkSlot { .. })
                 && (case.ours, case.theirs) == ("ok", "EPERM")
                 && case.is_after(|call| matches!(call, Call::Allocate { .. }))
@@ -406,7 +407,7 @@ const KNOWN: &[Known] = &[
             let differing = differing_words(case.ours, case.theirs);
             let at = case.ours.split(' ').zip(case.theirs.split(' ')).nth(1);
             matches!(case.step.call, Call::Stat { .. })
-                // That they are removed changes the ctime.
+                // Removing the bits changes the ctime.
                 && differing.iter().skip(1).all(|(what, ours)| *what == "a" || (*what, *ours) == ("c", "new"))
                 && at.is_some_and(|(ours, theirs)| lacks_set_id(case.before, ours, theirs))
         },
@@ -442,7 +443,7 @@ const KNOWN: &[Known] = &[
     },
 ];
 
-/// Differences of states that are meant: a line of the comparison has all of these words.
+/// Intended differences of states: a line of the comparison has all of these words.
 const KNOWN_STATES: &[(&[&str], &str)] = &[
     (&["atime: left", "right (1000000000, 0)"], ACCESSES),
     (&["data ranges: left"], ZEROS),
@@ -462,12 +463,12 @@ const ZEROS: &str = "which of a file's zeros are a hole: the kernel writes those
 const DEFAULT_ACL: &str = "system.posix_acl_default";
 const READ_ONLY: u64 = 2;
 
-/// Whether a call may make a subvolume read-only.
+/// Returns whether a call may make a subvolume read-only.
 fn makes_read_only(call: &Call) -> bool {
     matches!(call, Call::SetSubvolumeFlags { flags, .. } | Call::MakeSnapshot { flags, .. } if flags.0 & READ_ONLY != 0)
 }
 
-/// Whether a call may make a file immutable or append-only.
+/// Returns whether a call may make a file immutable or append-only.
 fn protects(call: &Call) -> bool {
     match call {
         Call::SetFlags { flags, .. } => flags.0 & 0x30 != 0,
@@ -476,7 +477,8 @@ fn protects(call: &Call) -> bool {
     }
 }
 
-/// Whether a subvolume is deleted, by rmdir(2), too. Their names begin with this letter.
+/// Returns whether a call deletes a subvolume, possibly by rmdir(2). The names of subvolumes begin
+/// with this letter.
 fn destroys(call: &Call) -> bool {
     let is_subvolume = |path: &str| path.rsplit('/').next().is_some_and(|name| name.starts_with('s'));
     match call {
@@ -490,7 +492,7 @@ fn removes(call: &Call) -> bool {
     matches!(call, Call::Unlink { .. } | Call::RemoveDirectory { .. } | Call::Rename { .. })
 }
 
-/// Whether items of a tree differ only by those of inodes that the kernel's tree has none of.
+/// Returns whether the items of a tree differ only by those of inodes that the kernel's tree lacks.
 fn has_more_inodes(ours: &str, theirs: &str) -> bool {
     let inode = |item: &str| item.split('.').next().map(str::to_owned);
     let theirs: Vec<&str> = theirs.split(' ').collect();
@@ -499,7 +501,7 @@ fn has_more_inodes(ours: &str, theirs: &str) -> bool {
     !is_error(ours) && of_theirs == theirs
 }
 
-/// Whether a call may leave a file that has no name and is open.
+/// Returns whether a call may leave an open file without a name.
 fn leaves_unlinked(call: &Call) -> bool {
     match call {
         Call::Unlink { .. } | Call::Rename { .. } => true,
@@ -508,8 +510,9 @@ fn leaves_unlinked(call: &Call) -> bool {
     }
 }
 
-/// Whether a call punches a hole that ends in one more sector than as many bytes from the beginning
-/// of the first one on. The kernel looks at these only to see whether there is a hole already.
+/// Returns whether a call punches a hole that reaches one sector further than a hole of the same
+/// length would that begins where its first sector does. The kernel searches only the latter range
+/// for data, and punches nothing if there is none.
 fn punches_across_sectors(call: &Call) -> bool {
     const PUNCH: u64 = 3;
     const SECTOR: i64 = 4096;
@@ -517,7 +520,8 @@ fn punches_across_sectors(call: &Call) -> bool {
     offset % SECTOR + length > length.saturating_add(SECTOR - 1) / SECTOR * SECTOR
 }
 
-/// Whether a hole is to be within a sector, which may be the last one, behind the end.
+/// Returns whether a call punches a hole within one sector, which may be the last one, behind the
+/// end.
 fn punches_in_a_sector(call: &Call) -> bool {
     const PUNCH: u64 = 3;
     const SECTOR: i64 = 4096;
@@ -529,7 +533,7 @@ fn sets_flags(call: &Call) -> bool {
     matches!(call, Call::SetFlags { .. } | Call::SetFsx { .. } | Call::SetFileAttributes { .. })
 }
 
-/// Whether a file is open for direct reads and writes then.
+/// Returns whether a call makes an open file use direct reads and writes.
 fn opens_directly(call: &Call) -> bool {
     matches!(call, Call::Open { flags, .. } | Call::SetFileFlags { flags, .. } if flags.0 & libc::O_DIRECT != 0)
 }
@@ -538,7 +542,7 @@ fn reads(call: &Call) -> bool {
     matches!(call, Call::Read { .. } | Call::ReadOn { .. })
 }
 
-/// Whether a call is one of the ioctls that FUSE passes on without a check.
+/// Returns whether a call is one of the ioctls that FUSE passes on without a check.
 fn is_ioctl(call: &Call) -> bool {
     matches!(
         call,
@@ -556,7 +560,7 @@ fn is_ioctl(call: &Call) -> bool {
     )
 }
 
-/// The entry for a difference.
+/// Returns the entry for a difference.
 pub(super) fn of(
     before: &[CallStep],
     step: &CallStep,
@@ -567,9 +571,9 @@ pub(super) fn of(
     KNOWN.iter().find(|known| (known.speaks_of)(&case))
 }
 
-/// A snapshot has an empty directory in place of each subvolume in its source. To the kernel these
-/// are several inodes of one number, which belong to the owner of the directory that each is in;
-/// with FUSE a number is one inode, which is root's.
+/// Makes the owners of placeholders equal: a snapshot has an empty directory in place of each
+/// subvolume in its source. In the kernel these are several inodes with the same number, and each
+/// belongs to the owner of its directory; with FUSE a number is one inode, which belongs to root.
 pub(super) fn even_placeholders(ours: &mut Tree, theirs: &mut Tree) {
     const PLACEHOLDER: Option<u64> = Some(2);
     for (path, entry) in &mut theirs.entries {
@@ -579,7 +583,7 @@ pub(super) fn even_placeholders(ours: &mut Tree, theirs: &mut Tree) {
     }
 }
 
-/// Whether a line of a comparison of states speaks of a difference that is meant.
+/// Returns whether a line of a comparison of states describes an intended difference.
 pub(super) fn is_known_state(steps: &[CallStep], line: &str) -> bool {
     let is_after = |is_it: fn(&Call) -> bool| steps.iter().any(|step| is_it(&step.call));
     KNOWN_STATES.iter().any(|(words, _)| words.iter().all(|word| line.contains(word)))
@@ -594,22 +598,23 @@ pub(super) fn is_known_state(steps: &[CallStep], line: &str) -> bool {
             && is_after(|call| matches!(call, Call::Store { .. } | Call::Load { .. } | Call::Advise { .. }))
         // Direct reads are accesses, as in most file systems, but not in the kernel's btrfs.
         || line.contains(": atime: left (1000000000, 0)") && is_after(opens_directly) && is_after(reads)
-        // That a mount is read-only is known where the server asks; reading asks nothing.
+        // The server knows that a mount is read-only when it is asked; a read does not ask.
         || line.contains(": atime: left (1000000000, 0)") && steps.iter().any(|step| step.view == View::ReadOnly)
-        // FUSE sends the same for truncate(2) to nothing and for O_TRUNC, which changes the times.
+        // For truncate(2) to size zero, FUSE sends the same request as for O_TRUNC, which changes
+        // the times.
         || line.contains(": mtime: left (1000000000, 0)")
             && is_after(|call| matches!(call, Call::Truncate { length: 0, .. }))
-        // What RENAME_WHITEOUT leaves takes nothing from a default ACL.
+        // The whiteout of RENAME_WHITEOUT does not inherit a default ACL.
         || line.contains("left None, right Some([2, 0, 0, 0")
             && is_after(|call| matches!(call, Call::Rename { flags: Hex(flags), .. } if flags & 4 != 0))
-        // The kernel marks files in which it could not save a block.
+        // The kernel sets the flag on files in which compression has not saved a block.
         || line.contains(": attribute flags: left 0, right 1024")
             && is_after(|call| matches!(call, Call::DefragmentRange { flags: Hex(flags), .. } if flags & 1 != 0))
-        // Stores are refused when they are written back: see [`KNOWN`] about open(2) and mmap(2).
+        // Stores are refused at writeback: see [`KNOWN`] about open(2) and mmap(2).
         || line.contains(": content: left ") && is_after(protects) && is_after(|call| matches!(call, Call::Store { .. }))
 }
 
-/// Whether the modes of a line differ in set-id bits in a way that is meant.
+/// Returns whether the modes of a line differ in set-id bits in an intended way.
 fn differs_in_set_id(steps: &[CallStep], line: &str) -> bool {
     let Some((_, modes)) = line.split_once(": mode: left \"") else { return false };
     let Some((ours, theirs)) = modes.trim_end_matches('"').split_once("\", right \"") else { return false };
@@ -618,8 +623,9 @@ fn differs_in_set_id(steps: &[CallStep], line: &str) -> bool {
 
 const SET_ID: u32 = 0o6000;
 
-/// Whether ours alone has set-id bits, after a chown(2) of nobody to nobody by an idmapped mount,
-/// or by a file that was opened there: the server can't know whose it is.
+/// Returns whether only our mode has set-id bits, after a chown(2) without a user or a group
+/// through an idmapped mount, or on a file that was opened there: the server can't know the file's
+/// owner as that mount shows it.
 fn keeps_set_id(steps: &[CallStep], ours: &str, theirs: &str) -> bool {
     let (Ok(ours), Ok(theirs)) = (u32::from_str_radix(ours, 8), u32::from_str_radix(theirs, 8)) else { return false };
     let is_of_nobody = |step: &CallStep| matches!(step.call, Call::Chown { user: None, group: None, .. });
@@ -629,11 +635,11 @@ fn keeps_set_id(steps: &[CallStep], ours: &str, theirs: &str) -> bool {
         && steps.iter().any(|step| step.view == View::Idmapped)
 }
 
-/// Whether modes differ in set-id bits that ours lacks: see [`REMOVED_BY_FUSE`]. The request that
-/// FUSE sends before root writes a file with capabilities is that of a chown(2) of nobody to
-/// nobody, too, which clears the bits. Or whether they differ in that of the group where the group
-/// may not execute the file: the kernel clears it if the writer is not in the group, which FUSE
-/// does not report.
+/// Returns whether our mode lacks set-id bits: see [`REMOVED_BY_FUSE`]. Before root writes a file
+/// with capabilities, FUSE sends the request of a chown(2) without a user or a group, which clears
+/// the bits. Also returns true if the modes differ in the set-group-ID bit of a file that its group
+/// may not execute: the kernel clears the bit if the writer is not in the group, which FUSE does
+/// not report.
 fn lacks_set_id(steps: &[CallStep], ours: &str, theirs: &str) -> bool {
     const SET_GROUP: u32 = 0o2000;
     const GROUP_EXECUTES: u32 = 0o010;

@@ -1,4 +1,4 @@
-//! A process that makes calls, and the two ends of the pipes to it.
+//! A process that makes calls, and the pipes to it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
@@ -25,8 +25,8 @@ enum Request {
     End,
 }
 
-/// What the process does, until its input ends. The arguments are the mount points, after
-/// `IN_SPACE` if it is to have a user namespace, which the parent gives ids before it sends
+/// Runs the process until its input ends. The arguments are the mount points, after `IN_SPACE` if
+/// the process has to have a user namespace, to which the parent gives ids before it sends
 /// anything.
 pub fn serve(arguments: impl Iterator<Item = String>) {
     let mut tops: Vec<String> = arguments.collect();
@@ -63,7 +63,7 @@ fn answer(answers: &Vec<String>) {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).expect("answers are read");
 }
 
-/// The parent's end. The process ends when this is dropped.
+/// The parent's end of the pipes. The process ends when this is dropped.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -76,12 +76,12 @@ pub struct Process {
 pub struct Lost(pub String);
 
 impl Process {
-    /// Starts `program`, whose `main` is [`serve`], at these mount points.
+    /// Starts `program`, whose `main` is [`serve`], with these mount points.
     pub fn start(program: &Path, tops: &[PathBuf]) -> Self {
         Self::spawn(Command::new(program).args(tops))
     }
 
-    /// Starts one in a user namespace with these ids.
+    /// Starts a process in a user namespace with these ids.
     pub fn start_in_space(program: &Path, tops: &[PathBuf], users: &str, groups: &str) -> Self {
         let mut process = Self::spawn(Command::new(program).arg(IN_SPACE).args(tops));
         process.receive().expect("a process in its namespace");
@@ -92,7 +92,7 @@ impl Process {
         process
     }
 
-    /// Its user namespace.
+    /// Returns the user namespace of the process.
     pub fn user_namespace(&self) -> std::fs::File {
         std::fs::File::open(format!("/proc/{}/ns/user", self.child.id())).expect("a namespace")
     }
@@ -127,7 +127,7 @@ impl Process {
     }
 
     fn send_line(&mut self, text: &str) {
-        // Where nobody reads any more, nobody answers either.
+        // If the process does not read any more, it does not answer either, which is noticed then.
         if let Some(input) = &mut self.input {
             let _ = input.write_all(text.as_bytes());
         }
@@ -149,7 +149,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         drop(self.input.take());
-        // One that hangs ends by this when its call does.
+        // A process that hangs is killed, and ends when its call returns.
         if poll(
             &mut [PollFd::new(&self.output.get_ref().as_fd(), PollFlags::IN)],
             Some(&Timespec { tv_sec: 5, tv_nsec: 0 }),

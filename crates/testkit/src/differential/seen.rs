@@ -1,11 +1,11 @@
-//! What of an answer of statx(2) is the same on any two volumes.
+//! Reduces an answer of statx(2) to what is the same on any two volumes.
 
 use std::collections::HashMap;
 
 /// Times before this (in 2001) were set by a call, later ones are the present.
 pub(super) const SET_BEFORE: i64 = 1_000_000_000;
 
-/// What a sequence has looked at: inodes are numbered as they are met.
+/// The inodes that a sequence has looked at, numbered in the order in which it met them.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     inodes: HashMap<(u32, u32, u64, i64), Inode>,
@@ -19,11 +19,12 @@ struct Inode {
 }
 
 impl Seen {
-    /// The line of an answer of statx(2). Of times it says which were set and which are new since
-    /// the last look at the inode. Attributes (immutable, compressed, …) are left out: FUSE in the
-    /// kernel ignores those that a server answers with.
+    /// Returns the line of an answer of statx(2). Of times it says which were set, and which are
+    /// new since the last look at the inode. Attributes (immutable, compressed, …) are left out,
+    /// since the kernel's FUSE ignores those in a server's answer.
     pub(super) fn stat(&mut self, seen: &libc::statx) -> String {
-        // Numbers are used again after a remount only; the time of birth says more nevertheless.
+        // Numbers are reused only after a remount; the time of birth distinguishes inodes
+        // nevertheless.
         let key = (seen.stx_dev_major, seen.stx_dev_minor, seen.stx_ino, seen.stx_btime.tv_sec);
         let modified = (seen.stx_mtime.tv_sec, seen.stx_mtime.tv_nsec);
         let changed = (seen.stx_ctime.tv_sec, seen.stx_ctime.tv_nsec);
@@ -55,5 +56,5 @@ impl Seen {
     }
 }
 
-/// What stat(2) shows, and the time of birth.
+/// Everything that stat(2) shows, and the time of birth.
 const MASK: u32 = 0xfff;

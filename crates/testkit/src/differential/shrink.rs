@@ -1,9 +1,9 @@
-//! The shortest sequence that still shows a difference.
+//! Finds the shortest sequence that still shows a difference.
 
 use super::call::{Actor, CallStep, View};
 
-/// Takes steps away from `steps`, and makes users root and mounts plain, as long as `shows` says
-/// that the difference is still there. Asks at most `tries` times.
+/// Removes steps from `steps`, and changes users to root and mounts to the plain one, as long as
+/// `shows` says that the difference is still there. Calls `shows` at most `tries` times.
 pub fn shrink(steps: &[CallStep], tries: usize, mut shows: impl FnMut(&[CallStep]) -> bool) -> Vec<CallStep> {
     let mut left = tries;
     let mut shows = |candidate: &[CallStep]| {

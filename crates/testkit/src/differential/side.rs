@@ -13,21 +13,21 @@ use super::views::Views;
 use crate::subject::{Mount, Subject};
 use crate::walk::{Tree, show, walk};
 
-/// What the kernel says in its log when it refuses a call.
+/// The kernel logs this when it refuses a call.
 const REFUSAL: &str = "deleting default subvolume";
 
-/// What a sequence came to.
+/// The result of a sequence.
 #[derive(Debug, Clone)]
 pub struct Record {
     /// The answer of each call.
     pub answers: Vec<String>,
-    /// What is there afterwards.
+    /// The tree afterwards.
     pub tree: Tree,
 }
 
-/// A side.
+/// A side of the comparison.
 ///
-/// Fields drop in order: the processes hold the mounts, these the volume.
+/// Fields drop in order: the processes use the mounts, and these use the volume.
 #[derive(Debug)]
 pub struct Side {
     mounted: Option<Mounted>,
@@ -69,7 +69,7 @@ impl Side {
             match mount {
                 Mount::Kernel(mount) => {
                     let mut complaints = mount.unmount();
-                    // It also says something of other processes.
+                    // The log also has lines about other processes.
                     complaints.retain(|line| line.contains("(device ") && !line.contains(REFUSAL));
                     assert!(complaints.is_empty(), "the kernel complained:\n{}", complaints.join("\n"));
                 }
@@ -88,12 +88,12 @@ impl Side {
         self.mounted.as_mut().expect("a mounted side")
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn top(&mut self) -> PathBuf {
         self.mounted().mount.path().to_owned()
     }
 
-    /// The image of its volume.
+    /// Returns the image of its volume.
     pub fn image(&self) -> &Path {
         &self.image
     }
@@ -125,15 +125,15 @@ impl Side {
         Ok(Record { answers, tree: look_at(&dir) })
     }
 
-    /// What is in the directory of a sequence now.
+    /// Returns what is in the directory of a sequence now.
     pub fn look(&mut self, name: &Path) -> Tree {
         look_at(&self.top().join(name))
     }
 }
 
-/// What is below a directory. That there is something in a hole is an anomaly.
+/// Returns the tree below a directory. Data in a hole is an anomaly.
 fn look_at(dir: &Path) -> Tree {
-    /// How much of the holes of a file is read.
+    /// How many bytes of the holes of a file are read.
     const MAX: u64 = 1 << 20;
     let mut tree = walk(dir);
     let mut found = Vec::new();
@@ -156,7 +156,8 @@ fn look_at(dir: &Path) -> Tree {
     tree
 }
 
-/// What puts in order what sequences have in common, before and after a sequence that uses it.
+/// Returns calls that reset the state that sequences share. They run before and after a sequence
+/// that uses it.
 fn common_state(steps: &[CallStep]) -> Vec<CallStep> {
     let mut calls = Vec::new();
     let on = || On::Path("..".into());

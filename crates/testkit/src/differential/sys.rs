@@ -1,16 +1,16 @@
-//! System calls by their numbers, with nothing of a library in between: what the kernel returned is
-//! the answer.
+//! Makes system calls by their numbers, without a library in between, so that the answer is what
+//! the kernel returned.
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use libc::c_long;
 
-/// What a call returned, or its errno.
+/// The value that a call returned, or its errno.
 pub type Outcome = Result<i64, i32>;
 
-/// Makes a call. Whatever of `arguments` the call takes for an address must be that of memory which
-/// lives until the call has returned, and is as large as the call takes it for.
+/// Makes a call. If the call takes an argument for an address, it must be the address of memory
+/// that lives until the call has returned, and that is as large as the call assumes.
 fn call<const N: usize>(number: c_long, arguments: [usize; N]) -> Outcome {
     let mut six = [0; 6];
     six[..N].copy_from_slice(&arguments);
@@ -20,14 +20,14 @@ fn call<const N: usize>(number: c_long, arguments: [usize; N]) -> Outcome {
     if returned < 0 { Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0)) } else { Ok(returned) }
 }
 
-/// A call whose arguments are numbers and descriptors alone.
+/// Makes a call whose arguments are only numbers and descriptors.
 pub fn numbers<const N: usize>(number: c_long, arguments: [i64; N]) -> Outcome {
     const WITH_ADDRESSES: [c_long; 4] = [libc::SYS_mmap, libc::SYS_munmap, libc::SYS_brk, libc::SYS_mremap];
     assert!(!WITH_ADDRESSES.contains(&number), "a call that takes addresses");
     call(number, arguments.map(|argument| argument as usize))
 }
 
-/// A call with a path as its second argument.
+/// Makes a call with a path as its second argument.
 pub fn at<const N: usize>(number: c_long, dir: RawFd, path: &CStr, rest: [i64; N]) -> Outcome {
     assert!(N <= 4);
     let mut all = [0; 6];
@@ -39,7 +39,7 @@ pub fn at<const N: usize>(number: c_long, dir: RawFd, path: &CStr, rest: [i64; N
     call(number, all)
 }
 
-/// A call with two paths, each after a directory.
+/// Makes a call with two paths, each after a directory.
 pub fn at_two(number: c_long, from: (RawFd, &CStr), to: (RawFd, &CStr), flags: i64) -> Outcome {
     let places = [from.0 as usize, from.1.as_ptr().addr(), to.0 as usize, to.1.as_ptr().addr()];
     call(number, [places[0], places[1], places[2], places[3], flags as usize])
@@ -50,7 +50,8 @@ pub fn symlink(target: &CStr, dir: RawFd, path: &CStr) -> Outcome {
     call(libc::SYS_symlinkat, [target.as_ptr().addr(), dir as usize, path.as_ptr().addr()])
 }
 
-/// A call on a descriptor with a buffer that the kernel reads or fills, its length, and numbers.
+/// Makes a call on a descriptor with a buffer that the kernel reads or fills, its length, and
+/// numbers.
 pub fn with_buffer<const N: usize>(number: c_long, file: RawFd, buffer: &mut [u8], rest: [i64; N]) -> Outcome {
     assert!(N <= 3);
     let mut all = [0; 6];
@@ -88,7 +89,7 @@ pub fn send_file(to: RawFd, from: RawFd, mut offset: i64, length: u32) -> Outcom
     call(libc::SYS_sendfile, [to as usize, from as usize, (&raw mut offset).addr(), length as usize])
 }
 
-/// statx(2), with all that is known.
+/// statx(2), for all fields.
 pub fn statx(dir: RawFd, path: &CStr, flags: i32) -> Result<libc::statx, i32> {
     const ALL: usize = 0xfff;
     // SAFETY: a structure of numbers, for which zeros are values.
@@ -104,13 +105,13 @@ pub fn stat_volume(file: RawFd) -> Result<libc::statfs64, i32> {
     call(libc::SYS_fstatfs, [file as usize, (&raw mut seen).addr()]).map(|_| seen)
 }
 
-/// utimensat(2); without a path of the descriptor itself.
+/// utimensat(2); without a path, of the descriptor itself.
 pub fn set_times(dir: RawFd, path: Option<&CStr>, times: [libc::timespec; 2], flags: i32) -> Outcome {
     let path = path.map_or(0, |path| path.as_ptr().addr());
     call(libc::SYS_utimensat, [dir as usize, path, times.as_ptr().addr(), flags as usize])
 }
 
-/// What an xattr call is about: a path of the process, or a descriptor.
+/// The object of an xattr call: a path of the process, or a descriptor.
 #[derive(Clone, Copy)]
 pub enum XattrOn<'a> {
     /// A path, not followed.
@@ -181,7 +182,7 @@ pub fn open_resolving(dir: RawFd, path: &CStr, flags: u64, mode: u64, resolve: u
     call(libc::SYS_openat2, [dir as usize, path.as_ptr().addr(), how.as_ptr().addr(), size_of_val(&how)])
 }
 
-/// A file handle, as `name_to_handle_at(2)` returns it: its head, and room for the longest.
+/// A file handle, as `name_to_handle_at(2)` returns it: its head, and space for the longest handle.
 pub type Handle = [u32; 34];
 
 /// `name_to_handle_at(2)`.
@@ -199,14 +200,14 @@ pub fn open_handle(mount: RawFd, handle: &mut Handle, flags: i32) -> Outcome {
     call(libc::SYS_open_by_handle_at, [mount as usize, handle.as_mut_ptr().addr(), flags as usize])
 }
 
-/// The descriptor that a call returned, which nothing else owns.
+/// Returns the descriptor that a call returned, which nothing else owns.
 pub fn owned(descriptor: i64) -> OwnedFd {
     // SAFETY: the caller passes what open(2) or one of its kind has just returned.
     unsafe { OwnedFd::from_raw_fd(descriptor as RawFd) }
 }
 
-/// A mapping of a file, which is removed on drop. Nothing in it is read or written by the program
-/// itself: the kernel copies, and returns `EFAULT` where the program would get `SIGBUS`.
+/// A mapping of a file, which is removed on drop. The program itself reads and writes nothing in
+/// it: the kernel copies, and returns `EFAULT` where the program would get `SIGBUS`.
 #[derive(Debug)]
 pub struct Mapping {
     address: usize,
@@ -221,7 +222,7 @@ impl Mapping {
         let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
         let kind = if shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
         let all = [0, length, protection as usize, kind as usize, file as usize, offset as usize];
-        // The place is the kernel's choice: nothing that exists is replaced.
+        // The kernel chooses the address, so no existing mapping is replaced.
         let address = call(libc::SYS_mmap, all)? as usize;
         let again = call(libc::SYS_fcntl, [file as usize, libc::F_DUPFD_CLOEXEC as usize, 0]);
         Ok(Self { address, length, file: owned(again.expect("another descriptor")), offset })
@@ -232,8 +233,8 @@ impl Mapping {
         (self.address + offset, (length as usize).min(self.length - offset))
     }
 
-    /// Stores what is at the beginning of `source`, but nothing between the end of the file and
-    /// that of its last page: FUSE in the kernel does not clear it when the file grows.
+    /// Stores the bytes at the beginning of `source`, but none between the end of the file and that
+    /// of its last page: the kernel's FUSE does not clear that range when the file grows.
     pub fn store(&self, source: RawFd, offset: u32, length: u32) -> Outcome {
         const PAGE: u64 = 4096;
         let size = statx(self.file.as_raw_fd(), c"", libc::AT_EMPTY_PATH)?.stx_size;
@@ -247,13 +248,13 @@ impl Mapping {
         call(libc::SYS_pread64, [source as usize, to, length, 0])
     }
 
-    /// Loads to the beginning of `target`.
+    /// Loads bytes of the mapping to the beginning of `target`.
     pub fn load(&self, target: RawFd, offset: u32, length: u32) -> Outcome {
         let (from, length) = self.part(offset, length);
         call(libc::SYS_pwrite64, [target as usize, from, length, 0])
     }
 
-    /// msync(2) of all of it.
+    /// Calls msync(2) on the whole mapping.
     pub fn sync(&self, flags: i32) -> Outcome {
         call(libc::SYS_msync, [self.address, self.length, flags as usize])
     }
@@ -265,8 +266,8 @@ impl Drop for Mapping {
     }
 }
 
-/// Groups, ids and effective capabilities of this thread. It has to have all capabilities
-/// permitted, and keeps them so, with 0 as its saved user.
+/// Sets groups, ids and effective capabilities of this thread. All capabilities must be permitted
+/// to it, and stay so; its saved user stays 0.
 pub fn become_user(user: u32, group: u32, groups: &[u32], capabilities: u64) {
     const UNCHANGED: usize = u32::MAX as usize;
     let must = |outcome: Outcome| {

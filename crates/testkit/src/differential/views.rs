@@ -1,4 +1,4 @@
-//! The mounts through which a volume is reached: the one that there is, a read-only bind mount and
+//! The mounts through which a volume is reached: the given one, a read-only bind mount of it, and
 //! an idmapped one.
 
 use std::ffi::CString;
@@ -27,7 +27,7 @@ fn text(path: &Path) -> CString {
 }
 
 impl Views {
-    /// Makes the mounts of what is mounted at `top`. `program` is that of [`Process`].
+    /// Makes the mounts of the volume that is mounted at `top`. `program` is that of [`Process`].
     pub fn new(program: &Path, top: &Path) -> Self {
         const IDMAPPED: u64 = 0x0010_0000;
         const READ_ONLY: u64 = 1;

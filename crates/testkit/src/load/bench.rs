@@ -1,4 +1,4 @@
-//! Programs that only make noise: what they leave is checked by checksums alone.
+//! Programs that only make load: their files are checked by checksums alone.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

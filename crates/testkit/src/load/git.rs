@@ -1,9 +1,9 @@
 //! git, one commit after the other.
 //!
-//! git makes an object durable under a temporary name and links it to its own afterwards; the file
-//! of a branch it renames likewise. Neither name is made durable. So after each commit this syncs
-//! the directories and the branch: only then is the commit promised. Later objects may be missing,
-//! but none may be broken.
+//! git makes an object durable under a temporary name, and then links it to its own name; it
+//! renames the file of a branch in the same way. It makes neither name durable. So after each
+//! commit this syncs the directories and the branch, and only then counts the commit as promised.
+//! Later objects may be missing, but none may be broken.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ fn branch(place: &Path) -> std::io::Result<String> {
 }
 
 impl Repository {
-    /// A new one in the directory `place`, which is made.
+    /// Makes a repository in the new directory `place`.
     #[track_caller]
     pub fn new(place: &Path, seed: u64) -> Self {
         std::fs::create_dir(place).expect("make a directory");
@@ -90,7 +90,7 @@ impl Repository {
         Ok(())
     }
 
-    /// What is wrong with the repository.
+    /// Returns what is wrong with the repository.
     pub fn faults(&self, place: &Path) -> Vec<String> {
         let mut faults = Vec::new();
         let head = branch(place).unwrap_or_else(|error| error.to_string());
@@ -102,7 +102,7 @@ impl Repository {
         if !reachable.success() {
             faults.push(reachable.report());
         }
-        // The branch is there or further; a later commit may be missing.
+        // The branch is at the durable commit or further; a later commit may be missing.
         let reached = git(place, &["cat-file", "-e", &head]).success();
         if reached && !git(place, &["merge-base", "--is-ancestor", &self.durable, &head]).success() {
             faults.push(format!("the branch is at {head}, which doesn't follow the durable {}", self.durable));
@@ -117,7 +117,7 @@ impl Repository {
         faults.iter().map(|fault| format!("git: {fault}")).collect()
     }
 
-    /// Returns to the durable commit, as after any crash of a program with work in progress.
+    /// Returns to the durable commit, as one does after a crash of a program with work in progress.
     #[track_caller]
     pub fn recover(&mut self, place: &Path) {
         let dirs = dirs_below(&place.join(".git")).expect("the directories of a repository");
@@ -132,7 +132,7 @@ impl Repository {
     }
 }
 
-/// A directory and all below it.
+/// Returns a directory and all directories below it.
 fn dirs_below(dir: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut found = vec![dir.to_owned()];
     let mut next = 0;

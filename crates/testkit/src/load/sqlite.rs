@@ -13,20 +13,20 @@ use crate::run::{command, run};
 pub struct Journal {
     mode: &'static str,
     synchronous: &'static str,
-    /// Transactions that may be undone although they were reported: where `SQLite` removes its
-    /// journal to commit, it makes this durable with "extra" only; with "full" the next transaction
-    /// does.
+    /// How many transactions may be undone although they were reported. In the mode in which
+    /// `SQLite` removes its journal to commit, it makes the removal durable with "extra" only; with
+    /// "full" the next transaction does.
     lag: u64,
 }
 
 impl Journal {
-    /// Its name in SQL.
+    /// Returns its name in SQL.
     pub fn mode(self) -> &'static str {
         self.mode
     }
 }
 
-/// All modes in which what was committed is durable.
+/// All modes in which a committed transaction is durable.
 pub const JOURNALS: [Journal; 5] = [
     Journal { mode: "wal", synchronous: "full", lag: 0 },
     Journal { mode: "delete", synchronous: "extra", lag: 0 },
@@ -46,7 +46,7 @@ pub struct Database {
 }
 
 impl Database {
-    /// A new one in the directory `place`.
+    /// Makes a database in the directory `place`.
     #[track_caller]
     pub fn new(place: &Path, name: &'static str) -> Self {
         let tables = "create table t (id integer primary key, text text); create index by_text on t (text);
@@ -78,7 +78,7 @@ impl Database {
             "pragma synchronous={}; pragma wal_autocheckpoint=40; pragma journal_mode={};\n",
             journal.synchronous, journal.mode
         );
-        // The checkpoint's interval is set before the mode.
+        // The interval of checkpoints has to be set before the mode.
         let mut answer = ask(&pragmas).and_then(|_| ask("\n"));
         if answer.as_deref() == Some(journal.mode) {
             loop {
@@ -100,8 +100,8 @@ impl Database {
         Ok(self.committed - before)
     }
 
-    /// What is wrong with the database, worked on in the mode `journal` last. Opening it repairs it
-    /// as `SQLite` does.
+    /// Returns what is wrong with the database, whose last mode was `journal`. Opening it repairs
+    /// it as `SQLite` does.
     pub fn faults(&self, place: &Path, journal: Journal) -> Vec<String> {
         match self.judge(place, journal) {
             Ok(_) => Vec::new(),
@@ -109,7 +109,7 @@ impl Database {
         }
     }
 
-    /// Takes what is there as committed.
+    /// Takes the present content as committed.
     pub fn adopt(&mut self, place: &Path, journal: Journal) {
         self.committed = self.judge(place, journal).unwrap_or_else(|fault| panic!("{fault}"));
     }

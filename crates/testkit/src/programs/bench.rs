@@ -1,4 +1,4 @@
-//! Programs made to strain a file system: fio, dbench, stress-ng.
+//! Programs that test file systems under load: fio, dbench, stress-ng.
 
 use std::path::Path;
 use std::time::Duration;
@@ -41,8 +41,8 @@ pub fn dbench(dir: &Path, clients: u32, seconds: u32) -> f64 {
     line.arg("-D").arg(&place).arg(clients.to_string());
     let limit = Duration::from_secs(u64::from(seconds) + 180);
     let outcome = run_within(&mut line, limit).ok();
-    // It continues without a barrier between its clients where the machine has no System V
-    // semaphores.
+    // It reports that it continues without a barrier between its clients if the machine has no
+    // System V semaphores.
     let mut lines = outcome.stdout.lines().filter(|line| !line.contains("barrier semaphore"));
     let failure = lines.find(|line| line.contains("failed") || line.contains("ERROR"));
     assert!(failure.is_none(), "{}", outcome.report());
@@ -100,7 +100,8 @@ pub fn stress_ng(dir: &Path, seconds: u32) {
         line.arg("--timeout").arg(seconds.to_string());
         line.arg("--temp-path").arg(&place).current_dir(&place);
         let outcome = run_within(&mut line, Duration::from_secs(u64::from(seconds) + 180));
-        // 3: not enough of something; 4: not implemented here.
+        // Status 3 means that a resource is missing, and 4 that the stressor is not implemented
+        // here.
         assert!(matches!(outcome.code(), Some(0 | 3 | 4)), "stressor {stressor}: {}", outcome.report());
     }
 }

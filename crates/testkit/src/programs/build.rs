@@ -30,7 +30,7 @@ pub fn untar_and_build(dir: &Path) {
     assert_eq!(calculate("2 * (3 + 4) - 5"), "9\n");
     let again = make(&[]);
     assert!(again.stdout.contains("up to date"), "{}", again.report());
-    // Two seconds ahead, so that the clock's grain plays no part.
+    // The time is two seconds ahead, so that the clock's resolution plays no part.
     let later = std::time::SystemTime::now() + std::time::Duration::from_secs(2);
     let header = std::fs::File::options().append(true).open(tree.join("parse.h"));
     header.and_then(|file| file.set_modified(later)).expect("touch a header");

@@ -1,4 +1,4 @@
-//! git: clone, commit, collect garbage, and verify everything.
+//! git clones, commits, collects garbage, and verifies everything.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::run::{Outcome, command, run};
 use crate::scratch::scratch_dir;
 use ubtrfs_random::Rng;
 
-/// git in `dir`, without anybody's configuration.
+/// Returns a git command in `dir`, without any user's configuration.
 pub(crate) fn git_in(dir: &Path) -> Command {
     let mut line = Command::new("git");
     line.current_dir(dir)
@@ -38,7 +38,7 @@ pub fn source_repository(path: &Path) {
     run(command("sh", &["-c", script, "sh"]).arg(&file).current_dir(path)).ok();
 }
 
-/// 80 commits of 25 changed files each, in the form that `git fast-import` reads.
+/// Returns 80 commits of 25 changed files each, in the format that `git fast-import` reads.
 fn fast_import_stream() -> Vec<u8> {
     let mut rng = Rng::new(2024);
     let mut out = Vec::new();

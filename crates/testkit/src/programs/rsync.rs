@@ -1,4 +1,4 @@
-//! rsync with everything it can keep, there and back.
+//! rsync copies everything that it can preserve, into a volume and back.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -16,8 +16,8 @@ use crate::walk::walk;
 use ubtrfs_random::Rng;
 
 /// Copies a tree with links, extended attributes, access control lists, holes and special files
-/// into `dir` and back out, and lets rsync find no difference, content compared; then the harness
-/// compares for itself.
+/// into `dir` and back out, and asserts that rsync, which compares contents, finds no difference;
+/// then the harness compares the trees itself.
 #[track_caller]
 pub fn rsync_there_and_back(dir: &Path) {
     let outside = scratch_dir();
@@ -34,8 +34,8 @@ pub fn rsync_there_and_back(dir: &Path) {
     assert_same("rsync out of the volume", &wanted, &walk(&back), Options::COPY);
 }
 
-/// Keeps two copies of a tree that changes in `dir` until `deadline`, one of new files and one
-/// written in place; after each round rsync must find no difference, content compared.
+/// Keeps two copies of a changing tree in `dir` until `deadline`: one by new files, and one written
+/// in place. After each round rsync, which compares contents, must find no difference.
 #[track_caller]
 pub fn rsync_keeps_up(dir: &Path, deadline: Instant) {
     let outside = scratch_dir();
@@ -44,10 +44,10 @@ pub fn rsync_keeps_up(dir: &Path, deadline: Instant) {
     let (copied, updated) = (workplace(dir, "rsync-copied"), workplace(dir, "rsync-in-place"));
     let mut rng = Rng::new(32);
     while Instant::now() < deadline {
-        // Links and writing in place go ill together: what was one file and is two would be written
-        // twice.
+        // Links and writing in place don't go together: a file of two names that becomes two files
+        // would be written twice.
         for (copy, way) in [(&copied, &["-aHAXS"][..]), (&updated, &["-aAX", "--inplace"])] {
-            // Not by times, which rsync takes for equal within one second.
+            // Does not compare times, which rsync takes for equal within one second.
             run(command("rsync", way).args(["--delete", "--checksum"]).args([inside(&source), inside(copy)])).ok();
             compare(way[0], &source, copy);
         }
@@ -63,7 +63,7 @@ fn change_something(source: &Path, rng: &mut Rng) {
     let path = place(rng);
     match rng.below(6) {
         0 => drop(fs::remove_file(path)),
-        // Onto another file, as often as not.
+        // The target is another file about every other time.
         1 => drop(fs::rename(path, place(rng))),
         2 => {
             let Ok(file) = File::options().write(true).open(path) else { return };
@@ -82,7 +82,7 @@ fn change_something(source: &Path, rng: &mut Rng) {
     }
 }
 
-/// `path/`, which to rsync means what is in it.
+/// Returns `path/`, by which rsync means the contents of the directory.
 fn inside(path: &Path) -> String {
     format!("{}/", path.display())
 }
@@ -147,8 +147,8 @@ fn make_source(dir: &Path) {
     set_times(dir, &mut rng);
 }
 
-/// Gives everything below `dir`, and `dir` itself, a time of its own in the past: rsync treats
-/// times within one second as equal, so fresh ones would prove nothing.
+/// Gives everything below `dir`, and `dir` itself, a time in the past: rsync treats times within
+/// one second as equal, so new times would prove nothing.
 fn set_times(dir: &Path, rng: &mut Rng) {
     let mut set = |path: &Path| {
         let time = Timespec { tv_sec: rng.below(1_500_000_000) as i64, tv_nsec: rng.below(1_000_000_000) as i64 };

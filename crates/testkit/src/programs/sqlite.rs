@@ -34,8 +34,8 @@ pub fn sqlite(dir: &Path) {
     }
 }
 
-/// Every tenth row is deleted in the end; of the rest, those whose number leaves 1, 2 or 3 are
-/// changed.
+/// Returns the script that fills a database. In the end it deletes every tenth row, and changes
+/// those of the rest whose number leaves the remainder 1, 2 or 3.
 fn filling(mode: &str) -> String {
     let mut sql = format!("pragma journal_mode={mode};\n");
     sql.push_str("create table t (id integer primary key, text text not null, noise blob);\n");

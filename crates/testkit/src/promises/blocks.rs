@@ -1,12 +1,12 @@
-//! Contents that identify themselves: each block has its file, its number and its version, and all
-//! other bytes are derived from these.
+//! Contents that identify themselves: each block has the id of its file, its number and its
+//! version, and all other bytes follow from these.
 
 use ubtrfs_random::Rng;
 
 /// The size of a block.
 pub const BLOCK: u64 = 4096;
 
-/// Bytes at the start of a block that say what it is; a file's last block is never shorter.
+/// Bytes at the start of a block that identify it; a file's last block is never shorter.
 pub(super) const HEAD: u64 = 32;
 
 const MAGIC: &[u8; 8] = b"promised";
@@ -14,15 +14,15 @@ const MAGIC: &[u8; 8] = b"promised";
 /// A version of a file's content: its size, and the version of each block (0: a hole).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BlocksState {
-    /// Bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// Versions of the blocks, as many as begin below the size.
+    /// The versions of the blocks that begin below the size.
     pub versions: Vec<u32>,
 }
 
 impl BlocksState {
-    /// The state after `versions` were written from block `first` on, the last of them `last` bytes
-    /// long.
+    /// Returns the state after `versions` were written from block `first` on. The last of them is
+    /// `last` bytes long.
     pub fn written(&self, first: usize, versions: &[u32], last: u64) -> Self {
         let mut next = self.clone();
         let end = first + versions.len();
@@ -32,7 +32,7 @@ impl BlocksState {
         next
     }
 
-    /// The state after a truncation.
+    /// Returns the state after a truncation.
     pub fn resized(&self, size: u64) -> Self {
         let mut versions = self.versions.clone();
         versions.resize(size.div_ceil(BLOCK) as usize, 0);
@@ -40,7 +40,7 @@ impl BlocksState {
     }
 }
 
-/// Block `number` of the file `id` in a version, which is not 0.
+/// Returns block `number` of the file `id` in a version, which is not 0.
 pub(super) fn block(id: u64, number: u32, version: u32) -> Vec<u8> {
     let mut out = Vec::with_capacity(BLOCK as usize);
     out.extend_from_slice(MAGIC);
@@ -54,7 +54,8 @@ pub(super) fn block(id: u64, number: u32, version: u32) -> Vec<u8> {
     out
 }
 
-/// The version of block `number` of the file `id`, of which `bytes` are there; or its fault.
+/// Returns the version of block `number` of the file `id`, given its `bytes`, or what is wrong with
+/// them.
 pub(super) fn version_of(id: u64, number: u32, bytes: &[u8]) -> Result<u32, String> {
     if bytes.iter().all(|&byte| byte == 0) {
         return Ok(0);

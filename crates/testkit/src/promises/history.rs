@@ -1,7 +1,7 @@
-//! The values of one thing over time, and since when it is durable.
+//! The values of one thing over time, and the operation up to which it is durable.
 
-/// Values with the sequence numbers of the operations that set them, and the one up to which it is
-/// known to be durable.
+/// Values with the sequence numbers of the operations that set them, and the number up to which the
+/// state is known to be durable.
 #[derive(Debug, Clone)]
 pub(super) struct History<T> {
     values: Vec<(u64, T)>,
@@ -9,17 +9,17 @@ pub(super) struct History<T> {
 }
 
 impl<T> History<T> {
-    /// `value` from the beginning, durable.
+    /// Makes a history in which `value` is durable from the beginning.
     pub fn new(value: T) -> Self {
         Self { values: vec![(0, value)], floor: 0 }
     }
 
-    /// The value now.
+    /// Returns the present value.
     pub fn now(&self) -> &T {
         &self.values.last().expect("a history is not empty").1
     }
 
-    /// From `sequence` on it is `value`.
+    /// Sets the value from operation `sequence` on.
     pub fn push(&mut self, sequence: u64, value: T) {
         match self.values.last_mut() {
             Some((last, old)) if *last == sequence => *old = value,
@@ -27,28 +27,29 @@ impl<T> History<T> {
         }
     }
 
-    /// The last value is better known now.
+    /// Replaces the last value, which is better known now.
     pub fn correct(&mut self, value: T) {
         self.values.last_mut().expect("a history is not empty").1 = value;
     }
 
-    /// From now on its state is that of `sequence`, or later.
+    /// Notes that a crash leaves the state after `sequence`, or a later one.
     pub fn promise(&mut self, sequence: u64) {
         self.floor = self.floor.max(sequence);
     }
 
-    /// The sequence number up to which it is durable.
+    /// Returns the sequence number up to which it is durable.
     pub fn floor(&self) -> u64 {
         self.floor
     }
 
-    /// The values that may be found after a crash, with their sequence numbers.
+    /// Returns the values that may be found after a crash, with their sequence numbers.
     pub fn allowed(&self) -> &[(u64, T)] {
         let later = self.values.partition_point(|(sequence, _)| *sequence <= self.floor);
         &self.values[later.saturating_sub(1)..]
     }
 
-    /// Each change: when the value before it began, that value, when it changed, and to what.
+    /// Returns each change: the operation that set the old value, that value, the operation of the
+    /// change, and the new value.
     pub fn steps(&self) -> impl Iterator<Item = (u64, &T, u64, &T)> {
         self.values.windows(2).map(|pair| (pair[0].0, &pair[0].1, pair[1].0, &pair[1].1))
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 use super::Name;
 use super::tops::{MARK, TOPS};
 
-/// A file or directory as it was found.
+/// A file or directory that was found.
 #[derive(Debug)]
 pub(super) struct ReadBackInode {
     pub is_dir: bool,
@@ -21,7 +21,7 @@ pub(super) struct ReadBackInode {
     pub path: String,
 }
 
-/// Everything of one writer.
+/// All names and inodes of one writer.
 #[derive(Debug, Default)]
 pub(super) struct ReadBack {
     pub names: BTreeMap<Name, u64>,

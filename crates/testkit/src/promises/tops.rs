@@ -1,4 +1,4 @@
-//! What all writers share: their directories, and the attribute that marks files.
+//! The directories that all writers share, and the attribute that marks files.
 
 /// The directories that all writers share.
 pub const TOPS: [&str; 3] = ["one", "two", "three"];

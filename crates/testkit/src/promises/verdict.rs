@@ -1,4 +1,4 @@
-//! Is what was found one of the things that may be there?
+//! Judges whether the state after a crash is one of those that are allowed.
 
 use std::collections::BTreeSet;
 use std::fmt::{Debug, Write as _};
@@ -10,8 +10,8 @@ use super::read_back::{ReadBack, ReadBackInode};
 use super::{BLOCK, BlocksState, Inode, Name, Promises, UNKNOWN};
 
 impl Promises {
-    /// Compares what is in `place` under names that begin with `prefix` with what may be there.
-    /// Returns what is wrong.
+    /// Compares the names in `place` that begin with `prefix`, and their inodes, with what is
+    /// allowed. Returns what is wrong.
     pub fn faults(&self, place: &Path, prefix: &str) -> Vec<String> {
         match ReadBack::read(place, prefix) {
             Ok(read_back) => self.judge(&read_back),
@@ -45,8 +45,8 @@ impl Promises {
         faults
     }
 
-    /// Is `found` the inode that is allowed? One whose creation was in progress is any that the
-    /// model doesn't know.
+    /// Returns whether `found` is the inode that is allowed. If its creation was in progress, any
+    /// inode that the model doesn't know is allowed.
     fn is_meant(&self, read_back: &ReadBack, allowed: Option<u64>, found: Option<u64>) -> bool {
         match (allowed, found) {
             (Some(UNKNOWN), Some(number)) => {
@@ -59,7 +59,8 @@ impl Promises {
     fn show(&self, name: &Name) -> String {
         let mut text = name.1.clone();
         let mut dir = name.0;
-        // The way up as it is now in the model; a name may have been removed with its directory.
+        // The directories above are those in the model now; the name may have been removed with its
+        // directory.
         while let Some(above) = self.inodes.get(&dir).and_then(|inode| inode.names.now().first()) {
             text = format!("{}/{text}", above.1);
             dir = above.0;
@@ -67,8 +68,8 @@ impl Promises {
         format!("{text} (in directory {})", name.0)
     }
 
-    /// Takes what is in `place` as the beginning of the next session; it has been found to be
-    /// right.
+    /// Takes the state in `place`, which has been found right, as the beginning of the next
+    /// session.
     pub fn adopt(&mut self, place: &Path, prefix: &str) {
         let read_back = ReadBack::read(place, prefix).unwrap_or_else(|fault| panic!("{fault}"));
         let old = std::mem::take(&mut self.inodes);
@@ -116,7 +117,7 @@ impl Inode {
     }
 }
 
-/// The content of a file in versions of blocks.
+/// Returns the content of a file as versions of blocks.
 fn state_of(id: u64, found: &ReadBackInode) -> Result<BlocksState, String> {
     let blocks = found.bytes.chunks(BLOCK as usize).zip(0..);
     let versions = blocks.map(|(bytes, number)| version_of(id, number, bytes)).collect::<Result<_, _>>()?;
@@ -127,7 +128,7 @@ fn allows<T: PartialEq>(history: &History<T>, found: &T) -> bool {
     history.allowed().iter().any(|(_, value)| value == found)
 }
 
-/// What is allowed, in words; of many values the first and the last ones.
+/// Returns the allowed values in words; of many values the first and the last ones.
 fn allowed_values<T: Debug>(history: &History<T>) -> String {
     let allowed = history.allowed();
     let (first, rest) = allowed.split_first().expect("something is always allowed");

@@ -1,4 +1,4 @@
-//! One thread's random work on files of its own, in directories that it shares with others.
+//! The random work of one thread on files of its own, in directories that it shares with others.
 
 mod data;
 mod names;
@@ -14,9 +14,9 @@ use super::tops::{MARK, TOPS};
 use super::{Name, Promises};
 use ubtrfs_random::Rng;
 
-/// Blocks that a file has at the most.
+/// The maximum number of blocks of a file.
 const MAX_BLOCKS: usize = 64;
-/// Blocks of one call, which reach the file system in one request.
+/// The blocks of one call, which reach the file system in one request.
 const REQUEST_BLOCKS: usize = 16;
 /// Names for files in each directory, and for directories.
 const FILES: u64 = 6;
@@ -24,7 +24,7 @@ const DIRS: u64 = 3;
 /// Files that are kept open.
 const HELD: usize = 5;
 
-/// Works on the names that begin with its prefix, and keeps book.
+/// Works on the names that begin with its prefix, and records all operations.
 pub struct Writer<'a> {
     place: &'a Path,
     prefix: String,
@@ -43,8 +43,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writer `number` in the directory `place`; `promises` were adopted, or are new as the
-    /// directory is.
+    /// Makes writer `number` in the directory `place`. `promises` were adopted, or are new like the
+    /// directory.
     pub fn new(place: &'a Path, number: u64, promises: &'a mut Promises, seed: u64) -> Self {
         let number_of = |top| std::fs::metadata(place.join(top)).expect("a directory that is prepared").ino();
         let tops = TOPS.into_iter().map(number_of).collect();
@@ -59,20 +59,20 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Does nothing that makes the file system commit, so that one log grows.
+    /// Does nothing that makes the file system commit, so that a single log grows.
     #[must_use]
     pub fn only_logs(mut self, yes: bool) -> Self {
         self.only_logs = yes;
         self
     }
 
-    /// How the names of writer `number` begin.
+    /// Returns the prefix of the names of writer `number`.
     pub fn prefix(number: u64) -> String {
         format!("w{number}.")
     }
 
-    /// Works until the file system dies, which `dying` announces, or `operations` are done. Returns
-    /// an earlier error.
+    /// Works until the file system dies, which `dying` announces, or until `operations` are done.
+    /// Returns an earlier error.
     pub fn run(mut self, dying: &AtomicBool, operations: u64) -> Result<(), String> {
         while self.promises.sequence < operations {
             if let Err(error) = self.step() {
@@ -113,7 +113,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    // Choosing.
+    // Choices.
 
     fn dirs(&self) -> Vec<u64> {
         let own = self.promises.inodes.iter().filter(|(_, inode)| inode.is_dir && !inode.names.now().is_empty());
@@ -125,13 +125,13 @@ impl<'a> Writer<'a> {
         *self.rng.pick(&dirs)
     }
 
-    /// A name for a file, which may be taken.
+    /// Returns a name for a file, which may be taken.
     fn some_name(&mut self) -> Name {
         let dir = self.some_dir();
         (dir, format!("{}f{}", self.prefix, self.rng.below(FILES)))
     }
 
-    /// A name that a file has.
+    /// Returns a name that a file has.
     fn taken_name(&mut self) -> Option<Name> {
         let is_file = |number| !self.promises.inode(number).is_dir;
         let names = self.promises.names.iter().filter(|(_, holder)| holder.now().is_some_and(is_file));
@@ -147,7 +147,7 @@ impl<'a> Writer<'a> {
         self.promises.holder(&name)
     }
 
-    /// The directories of this writer, by name.
+    /// Returns a directory of this writer, with its name.
     fn own_dir(&mut self) -> Option<(Name, u64)> {
         let own = self.promises.inodes.iter().filter(|(_, inode)| inode.is_dir);
         let own: Vec<(Name, u64)> =
@@ -167,14 +167,14 @@ impl<'a> Writer<'a> {
         self.dir_path(name.0).join(&name.1)
     }
 
-    /// A path below the place, for the book.
+    /// Returns a path below the place, for the record.
     fn shown(&self, name: &Name) -> String {
         let path = self.path(name);
         path.strip_prefix(self.place).unwrap_or(&path).display().to_string()
     }
 
-    /// Does `work` with an open file of the inode, which may have been open for long, and may stay
-    /// so.
+    /// Calls `work` with an open file of the inode, which may have been open for long, and may stay
+    /// open.
     fn with_file(
         &mut self,
         number: u64,

@@ -1,4 +1,4 @@
-//! Operations on what is known of an inode: mode, owner, times, extended attributes.
+//! Operations on attributes of an inode: mode, owner, times, extended attributes.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -9,7 +9,8 @@ use super::{Step, Workload, expect};
 use crate::model::{Body, Mtime, Node, NodeId};
 use crate::names::{COLLIDING_XATTRS, random_xattr};
 
-/// The longest value of an extended attribute: with the longest name it fits a node of 4 KiB.
+/// The maximum length of an extended attribute's value: with the longest name it fits a node of 4
+/// KiB.
 const MAX_VALUE: u64 = 3000;
 
 impl Workload {
@@ -49,9 +50,9 @@ impl Workload {
         Ok(())
     }
 
-    /// The effect on set-id bits of a change of owner, and of a write by a user who is not root:
-    /// set-user-ID is cleared, and set-group-ID where the group may execute (otherwise the bit has
-    /// another meaning). Directories keep them.
+    /// Clears set-id bits as a change of owner does, and a write by a user who is not root:
+    /// set-user-ID, and set-group-ID if the group may execute (otherwise the bit has another
+    /// meaning). Directories keep them.
     pub(super) fn drop_set_id(&mut self, id: NodeId) {
         const SET_USER: u32 = 0o4000;
         const SET_GROUP: u32 = 0o2000;
@@ -141,7 +142,8 @@ impl Workload {
     }
 }
 
-/// The user's namespace exists on files and directories only.
+/// Returns whether an inode may have xattrs: those of the user's namespace exist on files and
+/// directories only.
 fn may_have_xattrs(node: &Node) -> bool {
     matches!(node.body, Body::File(_) | Body::Dir { .. })
 }

@@ -16,7 +16,7 @@ use crate::model::{Mtime, NodeId};
 const FAR: u64 = 6 << 40;
 
 impl Workload {
-    /// A file: by one of its names, or at times one that is open already.
+    /// Returns a file, by one of its names or at times one that is open already.
     fn random_file(&mut self, flags: OFlags) -> Result<Option<(NodeId, File)>, String> {
         if !self.open.is_empty() && flags.is_empty() && self.rng.one_in(6) {
             let index = self.rng.index(self.open.len());
@@ -46,7 +46,8 @@ impl Workload {
         self.model.node(id).content().map_or(0, Content::size)
     }
 
-    /// A length that is small, near the limit of inline data, of whole blocks, or anything.
+    /// Returns a length that is small, near the limit of inline data, of whole blocks, or any
+    /// other.
     fn random_length(&mut self) -> u64 {
         match self.rng.below(10) {
             0..=2 => 1 + self.rng.below(300),
@@ -58,7 +59,7 @@ impl Workload {
         }
     }
 
-    /// A place in or after a file of `size` bytes.
+    /// Returns an offset in or after a file of `size` bytes.
     fn random_offset(&mut self, size: u64) -> u64 {
         match self.rng.below(16) {
             0..=2 => 0,
@@ -102,7 +103,7 @@ impl Workload {
         }
     }
 
-    /// One write to an open file.
+    /// Performs one write to an open file.
     pub(super) fn write_to(&mut self, id: NodeId, file: &File) -> Step {
         let offset = {
             let size = self.size(id);
@@ -142,7 +143,7 @@ impl Workload {
         let length = BLOCK * (1 + self.rng.below(32));
         let bytes = self.rng.bytes(length as usize);
         self.note(&format!("direct write of {length} bytes at {offset}"));
-        // The memory of a direct write must be aligned as its place in the file is.
+        // The memory of a direct write must have the alignment of its offset in the file.
         let mut memory = vec![0; bytes.len() + BLOCK as usize];
         let start = memory.as_ptr().align_offset(BLOCK as usize);
         let aligned = &mut memory[start..start + bytes.len()];
@@ -193,7 +194,7 @@ impl Workload {
         self.set_size(id, &file, new)
     }
 
-    /// Makes room: a file is truncated to nothing.
+    /// Truncates a file to nothing, which frees space.
     pub(super) fn shrink(&mut self) -> Step {
         match self.random_file(OFlags::empty())? {
             Some((id, file)) => self.set_size(id, &file, 0),
@@ -238,8 +239,8 @@ impl Workload {
         Ok(())
     }
 
-    /// Copies a range from one file to another, or to another place of the same, as programs do
-    /// that let the file system share.
+    /// Copies a range from one file to another, or within a file, by a call that lets the file
+    /// system share extents.
     pub(super) fn copy(&mut self) -> Step {
         let (Some((from, source)), Some((to, target))) =
             (self.random_file(OFlags::empty())?, self.random_file(OFlags::empty())?)
@@ -276,7 +277,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Has an empty file written in place from now on.
+    /// Sets an empty file to be written in place from now on.
     pub(super) fn write_in_place(&mut self, file: &File) -> Step {
         self.note("chattr +C");
         match rustix::fs::ioctl_setflags(file, IFlags::NOCOW) {
@@ -327,7 +328,8 @@ impl Workload {
         }
     }
 
-    /// File `id` was written: its time is new, and a writer who is not root clears the set-id bits.
+    /// Notes that file `id` was written: its time is new, and a writer who is not root clears the
+    /// set-id bits.
     fn modified(&mut self, id: NodeId) {
         self.touch(id);
         if !self.root {

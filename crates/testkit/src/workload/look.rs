@@ -116,7 +116,7 @@ impl Workload {
         ))
     }
 
-    /// Names that do not exist, or cannot.
+    /// Looks up names that do not exist, or cannot exist.
     pub(super) fn look_for_nothing(&mut self) -> Step {
         let dir = self.random_dir();
         let name = if self.rng.one_in(4) { vec![b'n'; 256] } else { random_name(&mut self.rng) };

@@ -13,14 +13,14 @@ use crate::model::{Body, NodeId};
 use crate::names::random_name;
 use crate::walk::Kind;
 
-/// Directories are not nested deeper, so that paths of long names stay within `PATH_MAX`.
+/// The maximum depth of directories, by which paths of long names stay within `PATH_MAX`.
 const MAX: usize = 6;
 
-/// Files held open at a time.
+/// The maximum number of files that are open at a time.
 const MAX_OPEN: usize = 8;
 
 impl Workload {
-    /// A new name in `dir`: usually free, at times taken.
+    /// Returns a name for `dir`: usually a new one, at times a taken one.
     fn name_in(&mut self, dir: NodeId) -> Vec<u8> {
         let taken: Vec<Vec<u8>> = self.model.names_in(dir).keys().cloned().collect();
         if !taken.is_empty() && self.rng.one_in(12) {
@@ -30,12 +30,12 @@ impl Workload {
         }
     }
 
-    /// What making `name` in `dir` must end with.
+    /// Returns the error with which making `name` in `dir` must end, if any.
     fn taken(&self, dir: NodeId, name: &[u8]) -> Option<Errno> {
         self.model.lookup(dir, name).map(|_| Errno::EXIST)
     }
 
-    /// A new inode `body` under `name` in `dir`.
+    /// Adds an inode `body` under `name` in `dir`.
     fn born(&mut self, dir: NodeId, name: &[u8], body: Body, mode: u32) -> NodeId {
         let id = self.new_node(dir, body, mode);
         self.model.attach(dir, name, id);
@@ -144,7 +144,7 @@ impl Workload {
         self.link_as(old.dir, &old.name, old.node, dir, &name)
     }
 
-    /// Many names for one inode, long ones at times: more than fit into one item of the file
+    /// Links an inode many times, at times with long names: more than fit into one item of the file
     /// system's tree.
     pub(super) fn link_storm(&mut self) -> Step {
         let Some(old) = self.random_entry(|node| !node.is_dir()) else {
@@ -249,7 +249,7 @@ impl Workload {
         self.note(&format!("rename {old_shown} to {shown} {flags:?}"));
         let renamed = rustix::fs::renameat_with(CWD, &old_path, CWD, &path, flags);
         expect(renamed, wanted, "rename")?;
-        // Two names of one inode are both left alone.
+        // A rename of two names of one inode changes neither.
         if wanted.is_some() || same {
             return Ok(());
         }
@@ -271,7 +271,8 @@ impl Workload {
         Ok(())
     }
 
-    /// Opens a file and removes one of its names: without names, it exists as long as it is open.
+    /// Opens a file and removes one of its names. Without names, the file exists as long as it is
+    /// open.
     pub(super) fn open_and_remove(&mut self) -> Step {
         if self.open.len() >= MAX_OPEN {
             let index = self.rng.index(self.open.len());
@@ -293,7 +294,7 @@ impl Workload {
         Ok(())
     }
 
-    /// A file that is made without a name, and sometimes gets one.
+    /// Makes a file without a name, and sometimes links it.
     pub(super) fn tmpfile(&mut self) -> Step {
         let dir = self.random_dir();
         let name = self.name_in(dir);
@@ -305,7 +306,7 @@ impl Workload {
         let file = match opened {
             Ok(file) => File::from(file),
             Err(error) => {
-                // A file system without it answers in one of two ways.
+                // A file system that does not support it returns one of two errors.
                 let error = if error == Errno::ISDIR { Errno::OPNOTSUPP } else { error };
                 return self.supported("O_TMPFILE", Err(error)).map(|_| ());
             }

@@ -1,4 +1,4 @@
-//! Of those who would write to an export, one does (invariant 12).
+//! When several processes would write to an export, only one of them does (invariant 12).
 
 use std::fs::File;
 use std::io::Write;
@@ -16,14 +16,14 @@ use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::subject::{Mount, Subject};
 
 const SIZE: usize = 256 << 20;
-/// Where the first superblock ends, and the mark of the writer begins.
+/// The range from the end of the first superblock on that has the mark of the writer.
 const MARK: std::ops::Range<usize> = 68 << 10..72 << 10;
 
 fn ubtrfs(arguments: &[&str]) -> Outcome {
     run(Command::new(ubtrfs_binary().expect("the ubtrfs binary")).args(arguments))
 }
 
-/// The command in a namespace of processes of its own, from which no process of this one is seen.
+/// Runs the command in a PID namespace of its own, which has none of this one's processes.
 fn in_a_container(arguments: &[&str]) -> Outcome {
     let line = ["--pid", "--fork", "--mount-proc"];
     run(command("unshare", &line).arg(ubtrfs_binary().expect("the ubtrfs binary")).args(arguments))
@@ -58,7 +58,7 @@ fn a_second_writer_is_refused_by_whatever_name_it_calls_the_export() {
     assert!(server.durable()[MARK].iter().all(|byte| *byte == 0), "the mark is taken away");
 }
 
-/// Nothing was on it when it was opened.
+/// The export was empty when it was opened.
 #[test]
 fn an_export_that_a_mounted_volume_gets_has_one_writer_too() {
     require!(Need::Fuse, Need::Ubtrfs);
@@ -99,7 +99,7 @@ fn a_writer_in_another_container_is_refused_and_one_that_was_killed_is_not_waite
     assert_eq!(ubtrfs(&["cat", &server.uri(), "/a"]).ok().stdout, "a");
 }
 
-/// A machine that slept or was cut off for longer than others wait.
+/// The machine slept or was cut off for longer than others wait.
 #[test]
 #[ignore = "soak: takes a minute"]
 fn a_writer_that_was_stopped_and_taken_for_dead_writes_nothing_more() {
@@ -135,7 +135,7 @@ fn a_writer_that_was_stopped_and_taken_for_dead_writes_nothing_more() {
     }
 }
 
-/// The same with requests in all queues, on a server that is slow.
+/// The same with requests in all queues, on a slow server.
 #[test]
 #[ignore = "soak: takes minutes"]
 fn a_writer_that_was_stopped_with_full_queues_writes_nothing_over_the_next_ones_files() {

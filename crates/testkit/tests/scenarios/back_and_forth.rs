@@ -1,6 +1,6 @@
-//! A volume is used by ubtrfs and the kernel in turn, and each finds the other's state: content,
-//! mode, owner, times, extended attributes, links and holes, with nothing in the kernel's log and
-//! no fault by `btrfs check`.
+//! ubtrfs and the kernel use a volume in turn, and each finds the state that the other left:
+//! content, mode, owner, times, extended attributes, links and holes. The kernel logs nothing, and
+//! `btrfs check` finds no fault.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ use ubtrfs_testkit::workload::{Limits, Workload, run_threads};
 
 const SIZE: u64 = 1 << 30;
 
-/// Mounts by `subject`, does `work`, and returns what the tree was before the unmount.
+/// Mounts by `subject`, does `work`, and returns the tree as it was before the unmount.
 fn session(subject: &Subject, image: &Path, work: impl FnOnce(&Path)) -> Tree {
     let mount = subject.mount(&[image], "");
     work(mount.path());
@@ -28,7 +28,7 @@ fn session(subject: &Subject, image: &Path, work: impl FnOnce(&Path)) -> Tree {
     tree
 }
 
-/// Mounts by `subject` and compares with what another one showed.
+/// Mounts by `subject`, and compares the tree with what another one showed.
 #[track_caller]
 fn assert_shows(subject: &Subject, image: &Path, wanted: &Tree, what: &str) {
     let mount = subject.mount(&[image], "");
@@ -39,7 +39,7 @@ fn assert_shows(subject: &Subject, image: &Path, wanted: &Tree, what: &str) {
     assert_btrfs_check_clean(image);
 }
 
-/// `rounds` rounds of random operations, in turn through ubtrfs and the kernel.
+/// Does `rounds` rounds of random operations through ubtrfs and the kernel in turn.
 fn back_and_forth(mkfs: &[&str], seed: u64, rounds: u64, operations: usize) {
     let dir = scratch_dir();
     let image = dir.path().join("image");
@@ -70,7 +70,7 @@ fn back_and_forth(mkfs: &[&str], seed: u64, rounds: u64, operations: usize) {
             model = Some(left);
         });
         assert_shows(&reader, &image, &left, &what);
-        // The writer's caches are dropped: it reads from the disk now.
+        // The caches of the writer are dropped, so it reads from the disk.
         assert_shows(&writer, &image, &left, &what);
     }
 }
@@ -120,7 +120,7 @@ fn threads_leave_what_the_kernel_then_finds() {
     }
 }
 
-/// Times of birth are read by `statx`; the walk leaves out missing ones, so this checks them.
+/// `statx` returns times of birth. The walk leaves out missing ones, so this test checks them.
 #[test]
 fn ubtrfs_shows_times_of_birth() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);

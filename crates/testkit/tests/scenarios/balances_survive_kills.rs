@@ -1,5 +1,5 @@
-//! A balance that ends with its mount, by a kill at any moment or by a pause, goes on at the next
-//! mount, of ubtrfs or the kernel, also if the other one began it; and no file differs afterwards.
+//! A balance that ends with its mount, by a kill at any time or by a pause, goes on at the next
+//! mount, of ubtrfs or the kernel, whichever of them began it; and no file differs afterwards.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use ubtrfs_testkit::subject::{Mount, Subject};
 use crate::device_images::{command_of, ubtrfs};
 
 const SIZE: u64 = 512 << 20;
-/// How long a balance is waited for.
+/// The time in which a balance has to end.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Starts a command that ends by itself, or with its mount.
@@ -48,7 +48,7 @@ impl Rig {
         Self::within(dir, &place, devices)
     }
 
-    /// A volume of the kernel, whose data is in single chunks, with a snapshot of some of it. Its
+    /// Makes a volume of the kernel, with data in single chunks and a snapshot of some of it. Its
     /// images are in the directory `place`.
     fn within(dir: tempfile::TempDir, place: &Path, devices: usize) -> Self {
         let images: Vec<PathBuf> = (0..devices).map(|number| place.join(format!("image{number}"))).collect();
@@ -100,7 +100,8 @@ impl Rig {
         assert_btrfs_check_clean(devices[0].path());
     }
 
-    /// The balance ends on this mount, and then all data is in chunks of this profile.
+    /// Asserts that the balance ends on this mount, and that then all data is in chunks of this
+    /// profile.
     fn end_on(&self, mount: Mount, profile: &str, what: &str) {
         self.verify(mount.path(), what);
         let is_ours = matches!(mount, Mount::Ubtrfs(_));
@@ -129,11 +130,12 @@ fn is_under_way(top: &Path, is_ours: bool) -> bool {
     if is_ours {
         return !ubtrfs(&["balance", "status"], &[top]).ok().stdout.contains("no balance");
     }
-    // Its exit status says whether there is one.
+    // The exit status shows whether there is a balance.
     !run(command("btrfs", &["balance", "status"]).arg(top)).stdout.contains("No balance found")
 }
 
-/// Waits until a balance on a mount of ours has emptied so many chunks, or has ended.
+/// Waits until a balance on a mount of ours has emptied so many chunks, or has ended. Returns
+/// whether it is still under way.
 fn wait_for(top: &Path, chunks: u64) -> bool {
     let deadline = Instant::now() + TIMEOUT;
     let mut has_begun = false;
@@ -199,7 +201,7 @@ fn a_conversion_that_the_kernel_began_and_paused_is_finished_by_ubtrfs() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("btrfs"));
     let rig = Rig::new(2);
     let kernel = KernelMount::new(&rig.images(), "");
-    // It may have ended before it is paused.
+    // The balance may have ended before it is paused.
     let profile = ["raid1", "single"].into_iter().cycle().take(20).find(|profile| {
         let mut client = spawn_btrfs(&["balance", "start", &format!("-dconvert={profile}")], kernel.path());
         while client.try_wait().unwrap().is_none() {
@@ -213,7 +215,7 @@ fn a_conversion_that_the_kernel_began_and_paused_is_finished_by_ubtrfs() {
     rig.end_on(mount, profile, "begun by the kernel");
 }
 
-/// Content of the volumes with reloc trees: see tests/fixtures.
+/// Checks the content of the volumes with reloc trees: see tests/fixtures.
 fn verify_reloc_fixture(top: &Path, what: &str) {
     const EVERY: usize = 47;
     for (dir, rounds) in [("d", 2), ("s1/d", 0), ("s2/d", 1)] {
@@ -231,7 +233,7 @@ fn verify_reloc_fixture(top: &Path, what: &str) {
     }
 }
 
-/// What the kernel says that the subvolumes of these volumes share.
+/// Returns what the kernel says that the subvolumes of these volumes share.
 fn shared_in_reloc_fixture(image: &Path) -> String {
     let mount = Subject::Kernel.mount(&[image], "skip_balance");
     let places = ["d", "s1", "s2"].map(|name| mount.path().join(name));
@@ -259,7 +261,7 @@ fn a_balance_of_the_kernel_that_a_crash_ended_in_a_chunk_goes_on_here() {
         ubtrfs(&["check"], &[&image]).ok();
         assert_btrfs_check_clean(&image);
         let shared = shared_in_reloc_fixture(&image);
-        // As after the kernel, which merges what it had.
+        // The kernel, which merges its reloc trees, gives the same.
         assert_eq!(shared, shared_in_reloc_fixture(&other), "{name}");
         ubtrfs(&["balance", "resume"], &[&image]).ok();
         ubtrfs(&["check"], &[&image]).ok();
@@ -273,8 +275,8 @@ fn a_balance_of_the_kernel_that_a_crash_ended_in_a_chunk_goes_on_here() {
     }
 }
 
-/// The kernel's devices are files of a mount of ours, whose server is killed: a crash takes what
-/// was not flushed. Where some reloc trees are merged and others are not, ubtrfs only shows the
+/// The kernel's devices are files on a mount of ours, whose server is killed: the crash loses what
+/// was not flushed. If some reloc trees are merged and others are not, ubtrfs only shows the
 /// volume, with `ro`, and the kernel has to finish.
 #[test]
 #[ignore = "soak: takes a minute"]
@@ -291,7 +293,7 @@ fn a_conversion_of_the_kernel_that_crashed_is_shown_or_finished() {
         let kernel = KernelMount::new(&rig.images(), "");
         let mut client = spawn_btrfs(&["balance", "start", "-dconvert=raid1"], kernel.path());
         std::thread::sleep(Duration::from_millis(moment));
-        // What it is at becomes durable, so that it may be in the middle of a chunk.
+        // The sync makes the present step durable, which may be in the middle of a chunk.
         run(command("btrfs", &["filesystem", "sync"]).arg(kernel.path()));
         let Mount::Ubtrfs(killed) = &host else { unreachable!() };
         killed.kill_server();

@@ -14,19 +14,19 @@ use ubtrfs_testkit::subject::Subject;
 /// Bytes of each image.
 pub const SIZE: u64 = 512 << 20;
 
-/// The command of ubtrfs with these words, then places.
+/// Returns the command of ubtrfs with these words, followed by places.
 pub fn command_of(words: &[&str], places: &[&Path]) -> Command {
     let mut line = Command::new(ubtrfs_binary().expect("the ubtrfs binary"));
     line.args(words).args(places);
     line
 }
 
-/// Runs that.
+/// Runs the command of ubtrfs with these words, followed by places.
 pub fn ubtrfs(words: &[&str], places: &[&Path]) -> Outcome {
     run(&mut command_of(words, places))
 }
 
-/// Blank images, and what the files of a volume on some of them should have.
+/// Blank images, and the expected contents of the files of a volume on some of them.
 pub struct Images {
     _dir: tempfile::TempDir,
     paths: Vec<PathBuf>,
@@ -34,7 +34,7 @@ pub struct Images {
 }
 
 impl Images {
-    /// So many blank ones.
+    /// Makes so many blank images.
     pub fn new(count: usize) -> Self {
         let dir = scratch_dir();
         let paths: Vec<PathBuf> = (0..count).map(|number| dir.path().join(format!("image{number}"))).collect();
@@ -44,29 +44,29 @@ impl Images {
         Self { _dir: dir, paths, files: BTreeMap::new() }
     }
 
-    /// One of them.
+    /// Returns one of the images.
     pub fn image(&self, number: usize) -> &Path {
         &self.paths[number]
     }
 
-    /// Some of them.
+    /// Returns some of the images.
     pub fn images(&self, numbers: &[usize]) -> Vec<&Path> {
         numbers.iter().map(|number| self.image(*number)).collect()
     }
 
-    /// Makes a volume on some of them.
+    /// Makes a volume on some of the images.
     pub fn mkfs(&self, words: &[&str], numbers: &[usize]) {
         ubtrfs(&[&["mkfs"], words].concat(), &self.images(numbers)).ok();
     }
 
-    /// Writes a file that belongs to the number.
+    /// Writes the file of a number.
     pub fn write(&mut self, top: &Path, seed: u8, mib: usize) {
         let content: Vec<u8> = (0..mib << 20).map(|at| (at >> 9) as u8 ^ (at >> 17) as u8 ^ seed).collect();
         std::fs::write(top.join(format!("file {seed}")), &content).unwrap();
         self.files.insert(format!("file {seed}"), content);
     }
 
-    /// Removes it.
+    /// Removes the file of a number.
     pub fn remove(&mut self, top: &Path, seed: u8) {
         let name = format!("file {seed}");
         std::fs::remove_file(top.join(&name)).unwrap();
@@ -81,7 +81,8 @@ impl Images {
         }
     }
 
-    /// Both checkers find nothing, both mounts show all files, and nobody complains.
+    /// Asserts that both checkers find nothing, that both mounts show all files, and that the
+    /// kernel does not complain.
     pub fn assert_good(&self, numbers: &[usize], what: &str) {
         let images = self.images(numbers);
         ubtrfs(&["check"], &images).ok();

@@ -1,5 +1,5 @@
-//! Volumes get devices, and have devices replaced, by ubtrfs and by the kernel in turn: what the
-//! one began the other finishes, and neither has a complaint.
+//! ubtrfs and the kernel add devices to volumes and replace devices in turn: each finishes what the
+//! other began, and neither complains.
 
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -14,14 +14,14 @@ use ubtrfs_testkit::subject::{Mount, Subject};
 
 use crate::device_images::{Images, SIZE, command_of, ubtrfs};
 
-/// How long a replacement is waited for.
+/// The time in which a replacement has to end.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 fn shown(directory: &Path) -> serde_json::Value {
     serde_json::from_str(&ubtrfs(&["replace", "status", "--json"], &[directory]).ok().stdout).unwrap()
 }
 
-/// Waits until a replacement has ended, and says how.
+/// Waits until a replacement has ended, and returns its state.
 fn ended(directory: &Path) -> String {
     let deadline = Instant::now() + TIMEOUT;
     loop {
@@ -33,7 +33,8 @@ fn ended(directory: &Path) -> String {
     }
 }
 
-/// Waits until a replacement on a mount of ours has copied something and has not ended.
+/// Waits until a replacement on a mount of ours has copied something, and asserts that it has not
+/// ended.
 fn wait_for_the_middle(directory: &Path) {
     let deadline = Instant::now() + TIMEOUT;
     while shown(directory)["state"] != "started" {
@@ -43,7 +44,7 @@ fn wait_for_the_middle(directory: &Path) {
     ubtrfs(&["sync"], &[directory]).ok();
 }
 
-/// Begins a slow replacement of the second device, and leaves it alone.
+/// Begins a slow replacement of the second device, and does not wait for it.
 fn begin_slowly(old: &str, new: &Path, place: &Path) -> Child {
     let mut line = command_of(&["replace", "start", "-f", "--limit", "4M", old], &[new, place]);
     line.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
@@ -65,7 +66,7 @@ fn volumes_get_devices_by_ubtrfs_and_the_kernel() {
     let refused = ubtrfs(&["device", "add"], &[rig.image(2), &top]);
     assert!(!refused.success() && refused.stderr.contains("ext2/3/4"), "{}", refused.report());
     ubtrfs(&["device", "add", "-f"], &[rig.image(2), &top]).ok();
-    // More than the first device could hold.
+    // Writes more than the first device could hold.
     rig.write(&top, 2, 500);
     rig.verify(&top, "written");
     let usage = ubtrfs(&["device", "usage", "--json"], &[&top]).ok().stdout;
@@ -73,7 +74,7 @@ fn volumes_get_devices_by_ubtrfs_and_the_kernel() {
     assert_eq!(usage["devices"].as_array().unwrap().len(), 3, "{usage}");
     mount.unmount();
     rig.assert_good(&[0, 1, 2], "three devices");
-    // The kernel adds one, and one is added while nothing is mounted.
+    // The kernel adds a device, and another one is added while nothing is mounted.
     let kernel = KernelMount::new(&rig.images(&[0, 1, 2]), "");
     {
         let fourth = LoopDevice::attach(rig.image(3), false);
@@ -96,7 +97,7 @@ fn devices_are_replaced_by_ubtrfs_and_the_kernel() {
     rig.write(&top, 1, 150);
     let small = rig.image(0).with_file_name("small");
     blank_image(&small, SIZE / 2);
-    // What is on it stays, also by -f.
+    // The other file system on it is kept, even with -f.
     run(command("mkfs.ext4", &["-q"]).arg(&small)).ok();
     let before = std::fs::read(&small).unwrap();
     let refused = ubtrfs(&["replace", "start", "-f", "2"], &[&small, &top]);
@@ -129,13 +130,13 @@ fn devices_are_replaced_by_ubtrfs_and_the_kernel() {
         fourth.wait_until_free();
     }
     rig.assert_good(&[3, 2], "replaced by the kernel");
-    // One is missing; and nothing is mounted.
+    // A device is missing, and the volume is not mounted.
     ubtrfs(&["replace", "start", "-r", "2"], &[rig.image(4), rig.image(3), rig.image(2)]).ok();
     rig.assert_good(&[3, 4], "replaced offline");
 }
 
 #[test]
-fn what_ubtrfs_began_is_finished_after_a_kill_by_either() {
+fn a_replacement_of_ubtrfs_is_finished_by_either_after_a_kill() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("btrfs"));
     for finisher in [Subject::ubtrfs(), Subject::Kernel] {
         let what = format!("finished by {}", finisher.name());
@@ -163,7 +164,7 @@ fn what_ubtrfs_began_is_finished_after_a_kill_by_either() {
 }
 
 #[test]
-fn what_the_kernel_began_ubtrfs_finishes() {
+fn a_replacement_of_the_kernel_is_finished_by_ubtrfs() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("btrfs"));
     let mut rig = Images::new(6);
     mkfs_btrfs_on(&rig.images(&[0, 1]), &["-d", "single", "-m", "raid1"]);
@@ -171,7 +172,7 @@ fn what_the_kernel_began_ubtrfs_finishes() {
     let top = kernel.path().to_owned();
     rig.write(&top, 1, 200);
     run(command("sync", &["-f"]).arg(&top)).ok();
-    // So slow that it is in the middle when its devices are copied.
+    // The replacement is so slow that it is under way when its devices are copied.
     let fsid = run(command("findmnt", &["-n", "-o", "UUID"]).arg(&top)).ok().stdout;
     let limit = format!("/sys/fs/btrfs/{}/devinfo/2/scrub_speed_max", fsid.trim());
     std::fs::write(limit, "8388608").unwrap();
@@ -180,7 +181,7 @@ fn what_the_kernel_began_ubtrfs_finishes() {
     rig.write(&top, 2, 10);
     run(command("sync", &["-f"]).arg(&top)).ok();
     assert_eq!(shown(&top)["state"], "started");
-    // A crash: the devices as they are at a point in time.
+    // Copies the devices as they are at one point in time, like a crash.
     run(command("fsfreeze", &["-f"]).arg(&top)).ok();
     for (from, to) in [(0, 3), (1, 4), (2, 5)] {
         std::fs::copy(rig.image(from), rig.image(to)).unwrap();
@@ -209,7 +210,7 @@ fn a_replacement_waits_for_its_new_device_and_can_be_cancelled() {
     rig.write(&top, 1, 60);
     let mut client = begin_slowly("1", rig.image(2), &top);
     wait_for_the_middle(&top);
-    // It goes on without the command, up to the end of the mount.
+    // The replacement goes on without the command, up to the end of the mount.
     client.kill().unwrap();
     let _ = client.wait();
     assert_eq!(shown(&top)["state"], "started");

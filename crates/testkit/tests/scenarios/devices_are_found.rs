@@ -1,5 +1,5 @@
-//! One device of a volume is named, and the others are found in /dev; errors say what is missing,
-//! named twice or of another volume.
+//! One device of a volume is named, and ubtrfs finds the others in /dev. Errors name devices that
+//! are missing, named twice, or of another volume.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ use ubtrfs_testkit::run::{Outcome, command, run};
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::subject::Subject;
 
-/// A volume of devices that are attached.
+/// A volume whose devices are attached.
 struct Volume {
     _dir: tempfile::TempDir,
     images: Vec<PathBuf>,
@@ -62,7 +62,7 @@ fn one_device_is_enough_to_name_a_volume() {
             std::fs::write(mount.path().join(format!("file{number}")), vec![number as u8; 100_000]).unwrap();
             mount.unmount();
         }
-        // As fstab has it, and as commands are called.
+        // Calls the mount helper with an entry of fstab, as mount(8) does.
         let mount = scratch_dir();
         let binary = ubtrfs_binary().expect("the ubtrfs binary");
         let helper = mount.path().join("mount.ubtrfs");
@@ -81,7 +81,7 @@ fn one_device_is_enough_to_name_a_volume() {
         for number in 0..3 {
             assert!(usage.contains(volume.path(number).to_str().unwrap()), "{usage}");
         }
-        // Image files are not looked for.
+        // ubtrfs does not search for image files.
         fails(&ubtrfs(&["check", "--no-data"], &[&volume.images[0]]), &["missing"]);
     }
 }
@@ -97,12 +97,12 @@ fn missing_devices_are_described() {
     fails(&Subject::ubtrfs().try_mount(&[given], "").expect_err("one of two"), &words);
     fails(&list(&[given]), &words[..4]);
     Subject::ubtrfs().mount(&[given], "degraded").unmount();
-    // An image may be the other one.
+    // The other device may be an image.
     let options = format!("device={}", volume.images[1].display());
     Subject::ubtrfs().mount(&[given], &options).unmount();
 }
 
-/// An fstab with the UUID of a volume and all of its devices gives one of them twice.
+/// An entry of fstab with the UUID of a volume and all of its devices names one of them twice.
 #[test]
 fn an_option_may_repeat_a_device_that_is_named() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
@@ -133,7 +133,7 @@ fn devices_that_are_not_one_volume_are_refused_by_name() {
     fails(&list(&[&link, volume.path(0)]), &["given twice, also as", link.to_str().unwrap()]);
     let foreign = other.path(0).to_str().unwrap();
     fails(&list(&[volume.path(0), other.path(0)]), &["different volumes", foreign]);
-    // A copy of a device: named, or found beside the original.
+    // A copy of a device is named, or found beside the original.
     let copy = volume.images[1].with_file_name("copy");
     std::fs::copy(&volume.images[1], &copy).unwrap();
     let copy = LoopDevice::attach(&copy, false);
@@ -143,7 +143,7 @@ fn devices_that_are_not_one_volume_are_refused_by_name() {
     fails(&list(&[volume.path(0)]), &["both say that they are device 2", both[0], both[1]]);
     list(&[volume.path(0), volume.path(1)]).ok();
     list(&[volume.path(0), copy.path()]).ok();
-    // One that was another volume's before.
+    // A device that belonged to another volume before.
     let stale = volume.images[1].with_file_name("stale");
     std::fs::copy(&volume.images[0], &stale).unwrap();
     drop(copy);

@@ -1,5 +1,5 @@
-//! Devices leave volumes and get other sizes by ubtrfs and by the kernel in turn, and what ends in
-//! the middle leaves the volume as it was.
+//! ubtrfs and the kernel remove devices from volumes and resize them in turn. An operation that is
+//! cancelled leaves the volume as it was.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -16,14 +16,14 @@ use ubtrfs_testkit::subject::{Mount, Subject};
 use crate::device_images::{Images, SIZE, command_of, ubtrfs};
 
 const MIB: u64 = 1 << 20;
-/// How long it is waited for a command.
+/// The time in which a command has to end.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn json(words: &[&str], places: &[&Path]) -> serde_json::Value {
     serde_json::from_str(&ubtrfs(words, places).ok().stdout).unwrap()
 }
 
-/// Bytes of a device.
+/// Returns the bytes of a device.
 fn size_of(top: &Path, id: u64) -> u64 {
     let usage = json(&["device", "usage", "--json"], &[top]);
     let of_device = usage["devices"].as_array().unwrap().iter().find(|device| device["id"] == id).cloned();
@@ -31,13 +31,13 @@ fn size_of(top: &Path, id: u64) -> u64 {
     of_device["total_bytes"].as_u64().unwrap()
 }
 
-/// Begins something slow, and returns when it is under way.
+/// Begins a slow operation, and returns when it is under way.
 fn begin(words: &[&str], top: &Path) -> Child {
     let deadline = Instant::now() + TIMEOUT;
     loop {
         let mut line = command_of(words, &[top]);
         let mut client = line.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        // Where it comes while this asks it is refused, and tries again.
+        // The command is refused if it comes while this asks, so it is tried again.
         while client.try_wait().unwrap().is_none() {
             if ubtrfs(&["filesystem", "resize", "1:max"], &[top]).stderr.contains("under way") {
                 return client;
@@ -70,7 +70,7 @@ fn devices_are_removed_by_ubtrfs_and_the_kernel() {
     run(command("btrfs", &["device", "remove", "4"]).arg(kernel.path())).ok();
     assert!(kernel.unmount().is_empty());
     rig.assert_good(&[0, 2, 4], "removed by the kernel");
-    // One is lost, and with it what only that had.
+    // A device is lost, with data that was on it alone.
     let lost = format!("--device={}", rig.image(4).display());
     let refused = ubtrfs(&["device", "remove", &lost, "missing"], &[rig.image(0)]);
     assert!(
@@ -101,7 +101,7 @@ fn a_lost_device_is_removed_and_what_can_not_be_is_refused() {
     rig.assert_good(&[0], "one is left");
 }
 
-/// The command fails, and says why.
+/// Asserts that the command fails, and says why.
 fn assert_refused(words: &[&str], places: &[&Path], why: &str) {
     let refused = ubtrfs(words, places);
     assert!(!refused.success() && refused.stderr.contains(why), "{}", refused.report());
@@ -121,14 +121,14 @@ fn devices_of_other_volumes_and_volumes_that_are_not_whole_are_left_alone() {
     std::fs::File::create(&new).unwrap().set_len(SIZE).unwrap();
     let all = [foreign, &new, image, rig.image(1), rig.image(2)];
     assert_refused(&["replace", "start"], &all, "no device");
-    // A device is there, and was not named: it is not missing.
+    // A device that is there but was not named does not count as missing.
     assert_refused(&["device", "remove", others[0], "2"], &[image], "name all of them");
     assert_refused(&["filesystem", "resize", others[0], "1:-10M"], &[image], "name all of them");
-    // One that is named only as the one to go is.
+    // Here the device is named only as the one to remove.
     ubtrfs(&["device", "remove", others[0]], &[rig.image(2), image]).ok();
     assert!(!ubtrfs(&["info"], &[rig.image(2)]).success(), "nothing of the volume is found there");
     rig.assert_good(&[0, 1], "removed");
-    // The kernel refuses by numbers of its own.
+    // The kernel returns error numbers of its own.
     let kernel = KernelMount::new(&rig.images(&[0, 1]), "");
     assert_refused(&["device", "remove", "2"], &[kernel.path()], "too few");
     assert_refused(&["device", "remove", "missing"], &[kernel.path()], "too few");
@@ -172,7 +172,7 @@ fn devices_get_other_sizes_by_ubtrfs_and_the_kernel() {
     run(command("btrfs", &["filesystem", "resize", "1:-150M"]).arg(kernel.path())).ok();
     assert!(kernel.unmount().is_empty());
     rig.assert_good(&[0, 1], "by the kernel");
-    // Files that hold devices have the size of these.
+    // An image file is resized together with its device.
     let second = format!("--device={}", rig.image(1).display());
     ubtrfs(&["filesystem", "resize", &second, "2:1G"], &[rig.image(0)]).ok();
     assert_eq!(std::fs::metadata(rig.image(1)).unwrap().len(), 1 << 30);
@@ -183,7 +183,7 @@ fn devices_get_other_sizes_by_ubtrfs_and_the_kernel() {
     assert!(!refused.success() && refused.stderr.contains("no room"), "{}", refused.report());
     assert_eq!(std::fs::metadata(rig.image(1)).unwrap().len(), 450 * MIB);
     rig.assert_good(&[0, 1], "offline");
-    // Where the device is larger than the volume.
+    // The device is larger than the volume on it.
     let larger = std::fs::OpenOptions::new().write(true).open(rig.image(1)).unwrap();
     larger.set_len(SIZE).unwrap();
     let mount = Subject::ubtrfs().mount(&rig.images(&[0, 1]), "");
@@ -202,16 +202,16 @@ fn a_removal_ends_by_a_signal_by_another_command_or_by_a_kill_of_the_server() {
     rig.mkfs(&["-d", "single", "-m", "raid1"], &[0, 1, 2]);
     let mount = Subject::ubtrfs().mount(&rig.images(&[0, 1, 2]), "");
     let top = mount.path().to_owned();
-    // Extents that are moved one after the other.
+    // The removal moves these extents one after the other.
     (10..50).for_each(|seed| rig.write(&top, seed, 10));
     let slowly = ["device", "remove", "--limit", "4M", "2"];
-    // By a signal.
+    // The client is killed.
     let mut client = begin(&slowly, &top);
     let begun = Instant::now();
     client.kill().unwrap();
     assert_eq!(client.wait().unwrap().signal(), Some(9));
     assert!(begun.elapsed() < TIMEOUT / 2, "it does not wait for all of the device");
-    // By another command.
+    // Another command cancels the removal.
     let client = begin(&slowly, &top);
     ubtrfs(&["device", "remove", "cancel"], &[&top]).ok();
     let ended = client.wait_with_output().unwrap();
@@ -220,7 +220,7 @@ fn a_removal_ends_by_a_signal_by_another_command_or_by_a_kill_of_the_server() {
     assert!(!ubtrfs(&["device", "remove", "cancel"], &[&top]).success(), "there is none any more");
     rig.write(&top, 2, 10);
     rig.verify(&top, "ended twice");
-    // By the end of the server.
+    // The server is killed.
     let mut client = begin(&slowly, &top);
     ubtrfs(&["sync"], &[&top]).ok();
     let Mount::Ubtrfs(killed) = &mount else { unreachable!() };
@@ -228,7 +228,7 @@ fn a_removal_ends_by_a_signal_by_another_command_or_by_a_kill_of_the_server() {
     let _ = client.wait();
     drop(mount);
     rig.assert_good(&[0, 1, 2], "after a kill");
-    // Who wants it gone asks again.
+    // The removal has to be requested again.
     let kernel = KernelMount::new(&rig.images(&[0, 1, 2]), "");
     run(command("btrfs", &["device", "remove", "2"]).arg(kernel.path())).ok();
     assert!(kernel.unmount().is_empty());
@@ -274,7 +274,7 @@ fn a_device_of_the_kernels_goes_where_ubtrfs_has_changed_it() {
     rig.write(kernel.path(), 1, 60);
     run(command("btrfs", &["balance", "start", "-mconvert=raid1", "-f"]).arg(kernel.path())).ok();
     assert!(kernel.unmount().is_empty());
-    // On block devices, which others may have scanned.
+    // The devices are block devices, which others may have scanned.
     {
         let devices: Vec<LoopDevice> = (0..3).map(|number| LoopDevice::attach(rig.image(number), false)).collect();
         let paths: Vec<&Path> = devices.iter().map(LoopDevice::path).collect();

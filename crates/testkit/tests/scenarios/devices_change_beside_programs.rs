@@ -1,7 +1,7 @@
-//! Devices get other sizes, are added and removed, and chunks are balanced and converted, while
-//! programs fill the volume, and while snapshots are made and deleted. No program sees an error but
-//! that the volume is full, no command fails but for want of room, and the volume is sound
-//! afterwards, for ubtrfs and for the kernel.
+//! Devices are resized, added and removed, and chunks are balanced and converted, while programs
+//! fill the volume, and while snapshots are made and deleted. Programs get no error except when the
+//! volume is full, commands fail only when there is no space, and the volume is sound afterwards,
+//! for ubtrfs and for the kernel.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -25,18 +25,18 @@ use crate::device_images::ubtrfs;
 const MIB: u64 = 1 << 20;
 /// Bytes of each image.
 const SIZE: u64 = 600 * MIB;
-/// How long programs work beside a change of the volume, at the least.
+/// The minimum time for which programs work beside a change of the volume.
 const TIME: Duration = Duration::from_secs(6);
 
-/// Seed and length of what files should hold, by path.
+/// Seed and length of the expected contents of files, by path.
 type Files = BTreeMap<PathBuf, (u64, usize)>;
 
-/// So many volumes in a test.
+/// Returns the number of volumes of a test.
 fn rounds() -> u64 {
     if soaks() { 40 } else { 2 }
 }
 
-/// Programs end with this, also where the test fails.
+/// Ends the programs when it is dropped, also if the test fails.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -49,7 +49,7 @@ fn content(seed: u64, length: usize) -> Vec<u8> {
     Rng::new(seed).noise(length)
 }
 
-/// The paths of a mounted volume's devices, by their numbers.
+/// Returns the paths of a mounted volume's devices, by their numbers.
 fn devices_of(top: &Path) -> BTreeMap<u64, PathBuf> {
     let usage = ubtrfs(&["device", "usage", "--json"], &[top]).ok().stdout;
     let usage: serde_json::Value = serde_json::from_str(&usage).unwrap();
@@ -61,7 +61,7 @@ fn is_full(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::StorageFull
 }
 
-/// A program that writes files, some of which it fsyncs, and removes some where there is no room.
+/// Runs a program that writes files, fsyncs some of them, and removes some when there is no space.
 fn fill(top: &Path, name: &str, seed: u64, lengths: &[usize], ends: &AtomicBool) -> Files {
     let (mut rng, mut files, mut number) = (Rng::new(seed), Files::new(), 0);
     fs::create_dir(top.join(name)).unwrap();
@@ -77,7 +77,7 @@ fn fill(top: &Path, name: &str, seed: u64, lengths: &[usize], ends: &AtomicBool)
         match write() {
             Ok(()) => drop(files.insert(path, (seed, length))),
             Err(error) if is_full(&error) => {
-                // It may not have been made at all.
+                // The file may not have been made at all.
                 let _ = fs::remove_file(top.join(&path));
                 let some = files.keys().nth(rng.index(files.len().max(1))).cloned();
                 if let Some(path) = some.filter(|_| rng.one_in(2)) {
@@ -92,7 +92,7 @@ fn fill(top: &Path, name: &str, seed: u64, lengths: &[usize], ends: &AtomicBool)
     files
 }
 
-/// Makes snapshots of `source`, changes something in them, and deletes them.
+/// Makes snapshots of `source`, changes files in them, and deletes them.
 fn snapshots(top: &Path, name: &str, files: usize, seed: u64, ends: &AtomicBool) {
     let (mut rng, mut number) = (Rng::new(seed), 0);
     while !ends.load(SeqCst) {
@@ -114,7 +114,7 @@ fn snapshots(top: &Path, name: &str, files: usize, seed: u64, ends: &AtomicBool)
     }
 }
 
-/// A volume on images, of which it has these.
+/// A volume on some of these images.
 struct Rig {
     _dir: tempfile::TempDir,
     images: Vec<PathBuf>,
@@ -140,7 +140,7 @@ impl Rig {
         self.images.iter().map(PathBuf::as_path).collect()
     }
 
-    /// Whether a command did it; there may be no room.
+    /// Runs a command, and returns whether it succeeded; it may only fail when there is no space.
     #[track_caller]
     fn runs(&self, words: &[&str], places: &[&Path]) -> bool {
         let outcome = ubtrfs(words, places);
@@ -247,7 +247,8 @@ fn chunks_are_emptied(seed: u64) {
                 }
                 _ => {
                     rig.runs(&["device", "remove", &id.to_string()], &[top]);
-                    // What is on an image says less: a commit may write it while it is read.
+                    // The images don't show which devices belong to the volume: a commit may write
+                    // one while it is read.
                     let members: Vec<PathBuf> = devices_of(top).into_values().collect();
                     for image in rig.images.iter().filter(|image| !members.contains(image)) {
                         rig.runs(&["device", "add", "-f"], &[image.as_path(), top]);

@@ -1,5 +1,5 @@
-//! `ubtrfs filesystem du` has the numbers of `btrfs filesystem du`: of files that share extents in
-//! every way, in images, on mounts of ours and on mounts of the kernel's.
+//! `ubtrfs filesystem du` shows the numbers of `btrfs filesystem du`, for files that share extents
+//! in every way: in images, on mounts of ours and on mounts of the kernel.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -26,11 +26,12 @@ fn open(path: &Path) -> File {
 fn write(path: &Path, rng: &mut Rng, block: u64, blocks: u64) {
     let file = open(path);
     file.write_all_at(&rng.noise((blocks * BLOCK) as usize), block * BLOCK).unwrap();
-    // What is written next becomes an extent of its own.
+    // The next write makes an extent of its own.
     file.sync_data().unwrap();
 }
 
-/// Makes blocks of a file the same as those of another one, or of its own: both drivers share them.
+/// Makes blocks of a file share the extents of another one, or of other blocks of the same file;
+/// both drivers share them.
 fn share(from: &Path, block: u64, blocks: u64, to: &Path, to_block: u64) {
     let (from, to) = (open(from), open(to));
     let (mut at, mut to_at, mut left) = (block * BLOCK, to_block * BLOCK, blocks * BLOCK);
@@ -41,13 +42,14 @@ fn share(from: &Path, block: u64, blocks: u64, to: &Path, to_block: u64) {
     }
 }
 
-/// `ubtrfs subvolume`, which works on mounts of either driver.
+/// Runs `ubtrfs subvolume`, which works on mounts of either driver.
 fn subvolume(words: &[&str], paths: &[&Path]) {
     let own = ubtrfs_binary().unwrap();
     run(command(own.to_str().unwrap(), &["subvolume"]).args(words).args(paths)).ok();
 }
 
-/// A subvolume with files of every kind, and what shares them inside and outside of it.
+/// Makes a subvolume with files of every kind, and files that share their extents inside and
+/// outside of it.
 fn fill(top: &Path) {
     let mut rng = Rng::new(1);
     let first = top.join("first");
@@ -60,10 +62,10 @@ fn fill(top: &Path) {
     open(&at("sparse")).set_len(1 << 20).unwrap();
     rustix::fs::fallocate(open(&at("reserved")), FallocateFlags::KEEP_SIZE, 0, 32 * BLOCK).unwrap();
     write(&at("reserved"), &mut rng, 3, 2);
-    // Two places of one file.
+    // Two ranges of one file share an extent.
     write(&at("self"), &mut rng, 0, 16);
     share(&at("self"), 0, 16, &at("self"), 16);
-    // An extent whose middle was written again, and one that was cut short.
+    // An extent whose middle was overwritten, and one that was truncated.
     write(&at("middle"), &mut rng, 0, 32);
     write(&at("middle"), &mut rng, 7, 1);
     write(&at("short"), &mut rng, 0, 32);
@@ -76,11 +78,11 @@ fn fill(top: &Path) {
     write(&at("dir/linked"), &mut rng, 0, 3);
     fs::hard_link(at("dir/linked"), at("dir/below/linked")).unwrap();
     std::os::unix::fs::symlink("dir/whole", at("link")).unwrap();
-    // Subvolumes inside, which a snapshot has not.
+    // Subvolumes inside, which a snapshot does not have.
     subvolume(&["create"], &[&at("nested")]);
     write(&at("nested/own"), &mut rng, 0, 5);
     share(&at("middle"), 0, 4, &at("nested/part"), 0);
-    // Files on leaves of their own.
+    // Files in leaves of their own.
     fs::create_dir(at("crowd")).unwrap();
     for number in 0..200 {
         fs::write(at(&format!("crowd/{number}")), rng.noise(5000)).unwrap();
@@ -98,7 +100,8 @@ fn fill(top: &Path) {
     (0..30).for_each(|number| write(&at(&format!("crowd/{}", number * 3)), &mut rng, 0, 1));
     rustix::fs::fallocate(open(&at("self")), FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 4 * BLOCK)
         .unwrap();
-    // One that only its snapshot has: leaves refer to extents by their address from then on.
+    // A subvolume is deleted that has a snapshot: from then on leaves refer to extents by their
+    // address.
     subvolume(&["create"], &[&top.join("gone")]);
     write(&top.join("gone/file"), &mut rng, 0, 9);
     write(&top.join("gone/file"), &mut rng, 4, 1);
@@ -106,7 +109,8 @@ fn fill(top: &Path) {
     run(command("sync", &["-f"]).arg(top)).ok();
     subvolume(&["snapshot"], &[&top.join("gone"), &top.join("heir")]);
     subvolume(&["delete", "-c"], &[&top.join("gone")]);
-    // Pieces of one extent on the first and the last leaf, of which one is no longer a snapshot's.
+    // Pieces of one extent are referred to from the first and the last leaf, one of which a
+    // snapshot does not share any more.
     subvolume(&["create"], &[&top.join("spread")]);
     let file = top.join("spread/file");
     write(&file, &mut rng, 0, 400);
@@ -120,14 +124,15 @@ fn fill(top: &Path) {
     subvolume(&["sync"], &[top]);
 }
 
-/// What `du` prints in the top directory of a mount, of btrfs-progs without a `program`.
+/// Returns what `du` prints in the top directory of a mount; without a `program`, that of
+/// btrfs-progs.
 fn du(program: Option<&Path>, top: &Path, words: &[&str]) -> String {
     let program = program.map_or(Path::new("btrfs"), |program| program).to_str().unwrap();
     let shown = run(command(program, &["filesystem", "du"]).args(words).current_dir(top));
     shown.ok().stdout
 }
 
-/// Every way to ask for the same gives what btrfs-progs show on the kernel's mount.
+/// Asserts that every way to ask gives what btrfs-progs show on the kernel's mount.
 #[track_caller]
 fn assert_same_everywhere(image: &Path, questions: &[Vec<&str>]) {
     let own = ubtrfs_binary().unwrap();
@@ -205,7 +210,7 @@ fn our_files_use_what_btrfs_progs_show() {
     assert_same_everywhere(&image, &questions());
 }
 
-/// What was just written counts, too.
+/// Data that was just written counts, too.
 #[test]
 fn what_is_not_durable_yet_counts_on_a_mount() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
@@ -228,7 +233,7 @@ fn what_is_not_durable_yet_counts_on_a_mount() {
 }
 
 #[test]
-fn what_is_missing_or_elsewhere_is_said_of_each() {
+fn each_path_that_is_missing_or_elsewhere_is_named() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
     let dir = scratch_dir();
     let image = dir.path().join("image");
@@ -249,7 +254,7 @@ fn what_is_missing_or_elsewhere_is_said_of_each() {
     mount.unmount();
 }
 
-/// Random writes, reflinks and holes in subvolumes of which snapshots are made and deleted.
+/// Makes random writes, reflinks and holes in subvolumes, and makes and deletes snapshots of them.
 struct Churn {
     rng: Rng,
     subvolumes: Vec<String>,
@@ -327,7 +332,7 @@ fn random_files_use_what_btrfs_progs_show() {
             (0..250).for_each(|_| churn.step(mount.path()));
             subvolume(&["sync"], &[mount.path()]);
             if round % 4 > 1 {
-                // Blocks that relocation has made are referred to by address.
+                // Relocation makes blocks that are referred to by address.
                 let own = ubtrfs_binary().unwrap();
                 run(command(own.to_str().unwrap(), &["balance", "start"]).arg(mount.path())).ok();
             }

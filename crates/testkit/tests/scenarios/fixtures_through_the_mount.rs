@@ -1,5 +1,5 @@
-//! The volumes that a kernel made read back through `ubtrfs mount` as the kernel showed them; those
-//! without snapshots are then written to, and the kernel and `btrfs check` approve.
+//! `ubtrfs mount` shows the volumes that a kernel made as the kernel showed them. Those without
+//! snapshots are then written to, and the kernel and `btrfs check` find no fault.
 
 use std::path::Path;
 
@@ -50,7 +50,8 @@ fn fixtures_are_written_to_and_the_kernel_approves() {
     }
 }
 
-/// The same with the kernel as the writer: the expectations of this test can be met.
+/// The same with the kernel as the writer, which shows that the expectations of this test can be
+/// met.
 #[test]
 fn fixtures_are_written_to_by_the_kernel_itself() {
     require!(Need::Kernel);
@@ -72,8 +73,8 @@ fn write_and_compare(writer: &Subject, fixture: &Fixture, image: &Path) {
     let small = Limits { names: 150, bytes: 5 << 20, ..Limits::default() };
     let small = small.in_nodes_of(nodesize.expect("a number of bytes"));
     let mut workload = Workload::new(&place, 42).limited(small);
-    // A volume of this size is soon full; then the last operation failed for want of space, and the
-    // rest must still hold.
+    // A volume of this size is soon full. Then the last operation failed for lack of space, and the
+    // rest must still be right.
     if let Err(failure) = workload.run(400) {
         assert!(failure.what.contains("os error 28"), "{name}: {failure}");
     } else {
@@ -86,7 +87,7 @@ fn write_and_compare(writer: &Subject, fixture: &Fixture, image: &Path) {
     let seen = walk(mount.path());
     mount.unmount();
     let what = format!("{name} (left: as written, right: as the kernel sees it)");
-    // In other subvolumes than the mounted one the numbers are not the kernel's.
+    // In subvolumes other than the mounted one, ubtrfs shows other inode numbers than the kernel.
     let ino = fixture.manifest.subvolumes.is_empty() || matches!(writer, Subject::Kernel);
     assert_same(&what, &left, &seen, Options { ino, ..Options::SAME_VOLUME });
 }

@@ -1,5 +1,5 @@
-//! Each device of a mirrored volume was written without the other one, by ubtrfs or by the kernel:
-//! ubtrfs does not join them before it is said which one counts (invariant 59).
+//! Each device of a mirrored volume was written without the other one, by ubtrfs or by the kernel.
+//! ubtrfs does not join them until the user says which one counts (invariant 59).
 
 use std::path::{Path, PathBuf};
 
@@ -37,13 +37,13 @@ fn write(subject: &Subject, images: &[&Path], options: &str, files: &[String]) {
         run(command("sync", &["-f"]).arg(mount.path())).ok();
     }
     match mount {
-        // It says that a device is missing.
+        // The kernel complains that a device is missing.
         Mount::Kernel(mount) => drop(mount.unmount()),
         ours @ Mount::Ubtrfs(_) => ours.unmount(),
     }
 }
 
-/// Unmounts on every way out.
+/// A mount point, which is unmounted on drop.
 struct Mounted(tempfile::TempDir);
 
 impl Drop for Mounted {
@@ -82,8 +82,8 @@ impl Halves {
     }
 }
 
-/// `writers` write so many files to each device without the other one; what is on the device of
-/// this number is given up.
+/// Lets `writers` write so many files to each device without the other one, asserts that the
+/// devices are not joined, and gives up the changes of the device with this number.
 fn are_not_joined(writers: [(&Subject, usize); 2], given_up: usize) {
     let halves = Halves::make();
     let mut files = [vec!["both".to_owned()], vec!["both".to_owned()]];
@@ -138,7 +138,7 @@ fn halves_that_ubtrfs_wrote_are_not_joined() {
     are_not_joined([(&ours, 1), (&ours, 4)], 0);
 }
 
-/// The kernel notes nothing, but keeps what ubtrfs has noted.
+/// The kernel writes no notes, but keeps those of ubtrfs.
 #[test]
 fn halves_of_which_the_kernel_wrote_one_are_not_joined() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("btrfs"));
@@ -147,7 +147,7 @@ fn halves_of_which_the_kernel_wrote_one_are_not_joined() {
     are_not_joined([(&Subject::Kernel, 4), (&ours, 1)], 0);
 }
 
-/// The kernel carries the epochs on through all that it does.
+/// The kernel keeps the epochs in all that it does.
 #[test]
 fn a_device_that_ubtrfs_and_then_the_kernel_did_without_is_brought_up() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("btrfs"));

@@ -1,5 +1,5 @@
-//! The test of the tests, with the kernel's btrfs as the subject: the harness passes where all is
-//! well, and says so where something is not.
+//! Tests the harness, with the kernel's btrfs as the subject: it passes when all is well, and
+//! reports each fault.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -98,7 +98,8 @@ fn a_fixture_of_several_devices_and_one_with_a_log_read_back_too() {
     }
 }
 
-/// Changes a tree that the comparer must notice, each with a word that its sentence must contain.
+/// Changes a tree in ways that the comparison must notice, each with a word that its message must
+/// contain.
 #[test]
 fn every_kind_of_difference_is_seen() {
     let dir = scratch_dir();
@@ -156,7 +157,7 @@ fn every_kind_of_difference_is_seen() {
     }
 }
 
-/// A small tree with one file of each kind.
+/// Makes a small tree with a file of each kind.
 fn populate(dir: &Path) {
     fs::create_dir(dir.join("sub")).expect("mkdir");
     fs::write(dir.join("file"), vec![b'a'; 100_000]).expect("write");
@@ -202,7 +203,7 @@ fn a_workload_notices_what_it_did_not_do() {
             workload.run_or_panic(500);
             let model = workload.model().clone();
             let tree = model.tree();
-            // One name of each inode, so that nothing is spoilt twice.
+            // Takes one name of each inode, so that no inode is spoilt twice.
             let is_first = |path: &Vec<u8>| {
                 let mut groups = tree.links.iter();
                 groups.find(|g| g.contains(path)).is_none_or(|g| g.first() == Some(path))

@@ -1,5 +1,5 @@
-//! Tests of the test: writers that record what is durable agree with the kernel's btrfs, and detect
-//! missing data that was promised.
+//! Tests the harness: writers that record what is durable agree with the kernel's btrfs, and notice
+//! when promised data is missing.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -14,7 +14,7 @@ use ubtrfs_testkit::seeds::seeds;
 
 const WRITERS: u64 = 2;
 
-/// Lets writers work to the end, and returns what they were promised.
+/// Lets writers work to the end, and returns their promises.
 fn work(place: &Path, seed: u64, promises: Vec<Promises>, operations: u64) -> Vec<Promises> {
     let alive = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -106,8 +106,8 @@ fn tamper(place: &Path, promises: &[Promises]) {
     notices("another file of the same content");
 }
 
-/// The largest file of writer 0 right in one of the directories, of those that begin with two
-/// blocks of content: a hole there says nothing of its place.
+/// Returns the largest file of writer 0 in one of the shared directories, among those that begin
+/// with two blocks of content: a block that is a hole does not show its place.
 fn largest_file(place: &Path) -> std::path::PathBuf {
     let has_content = |entry: &std::fs::DirEntry| {
         let bytes = std::fs::read(entry.path()).expect("read a file");

@@ -1,4 +1,4 @@
-//! The programs of the test house, with the kernel's btrfs as the subject: they pass where nothing
+//! Runs the programs of the test kit with the kernel's btrfs as the subject: they pass if nothing
 //! is wrong.
 
 use crate::kernels_volume::on_the_kernel;

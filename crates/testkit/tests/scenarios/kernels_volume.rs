@@ -1,4 +1,4 @@
-//! A volume of the kernel's, to test the tests on.
+//! A volume of the kernel, on which the harness is tested.
 
 use std::path::Path;
 
@@ -6,8 +6,8 @@ use ubtrfs_testkit::progs::{assert_btrfs_check_clean, mkfs_btrfs};
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::subject::Subject;
 
-/// Calls `work` with a fresh volume of `size` bytes that the kernel has mounted; `btrfs check` has
-/// nothing to say of it afterwards.
+/// Calls `work` with a fresh volume of `size` bytes that the kernel has mounted. `btrfs check` must
+/// find no fault afterwards.
 pub fn on_the_kernel(size: u64, work: impl FnOnce(&Path)) {
     let dir = scratch_dir();
     let image = dir.path().join("image");

@@ -1,10 +1,10 @@
-//! The server is killed at random times, repeatedly on one volume, while programs work: everything
-//! that was promised to them is there, whether ubtrfs or the kernel replays the log, and both
-//! checks find no fault.
+//! The server is killed at random times, again and again on one volume, while programs work.
+//! Everything that was promised to them is there, whether ubtrfs or the kernel replays the log, and
+//! both checkers find no fault.
 //!
 //! The time of a kill does not depend on the seed, which therefore doesn't reproduce a failure:
-//! `UBTRFS_KEEP=DIR` keeps the image there in the state right after the kill that caused the
-//! failure, and the operations of the writers.
+//! `UBTRFS_KEEP=DIR` keeps in that directory the image as it was right after the kill that caused
+//! the failure, and the operations of the writers.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -72,16 +72,17 @@ fn sync_all(place: &Path) {
     File::open(place).and_then(|place| Ok(rustix::fs::syncfs(place)?)).expect("sync");
 }
 
-/// A test of the test: when the log is thrown away, what was fsynced is missed.
+/// Tests the test: if the log is removed, it notices that fsynced data is missing.
 #[test]
 fn a_lost_log_is_noticed() {
-    /// A sync(2) of another program of this machine may commit all of it just before the kill.
+    /// A sync(2) by another program of this machine may commit everything just before the kill, so
+    /// several tries are needed.
     const TRIES: usize = 20;
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
     assert!((1..=TRIES).any(|_| a_log_is_needed()), "nothing was missed without the log, {TRIES} times");
 }
 
-/// Whether what was fsynced is missed when the log is thrown away. With the log it never is.
+/// Returns whether fsynced data is missing after the log was removed. With the log it never is.
 fn a_log_is_needed() -> bool {
     let dir = scratch_dir();
     let mut promises = Promises::default();
@@ -103,8 +104,9 @@ fn a_log_is_needed() -> bool {
     !lost.is_empty()
 }
 
-/// A file of two names loses the one, then the other to another file, which is fsynced: no later
-/// than that the first is gone, too, or the file would have a set of names that it never had.
+/// A file with two names loses the first one, and then the second one to another file, which is
+/// fsynced. When that is durable, the first name must be gone, too, or the file would have a set of
+/// names that it never had.
 #[test]
 fn a_replaced_file_has_no_name_that_it_lost_before() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
@@ -131,7 +133,7 @@ fn a_replaced_file_has_no_name_that_it_lost_before() {
     }
 }
 
-/// A volume whose server is killed again and again, with all that is known of what must be on it.
+/// A volume whose server is killed again and again, with all that must be on it.
 struct Volume {
     dir: tempfile::TempDir,
     seed: u64,
@@ -156,8 +158,8 @@ impl Volume {
         Self { dir, seed, rng: Rng::new(seed), promises, databases, repository }
     }
 
-    /// The volume, and copies of it: as it was right after the last kill, and what the kernel made
-    /// of that.
+    /// Returns the path of the volume, or of a copy: the state right after the last kill, or what
+    /// the kernel made of that.
     fn image(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -166,7 +168,8 @@ impl Volume {
         run(command("cp", &["--sparse=always"]).arg(self.image(from)).arg(self.image(to))).ok();
     }
 
-    /// Work, a kill, and a check of the result, with which the next round continues.
+    /// Lets programs work, kills the server, and checks the result, with which the next round
+    /// continues.
     fn round(&mut self, round: u64) {
         let what = format!("seed {}, round {round}", self.seed);
         let image = self.image("image");
@@ -289,7 +292,7 @@ impl Volume {
         assert!(faults.is_empty(), "{what}:\n{}", faults.join("\n"));
     }
 
-    /// What is there is what the next round begins with.
+    /// Takes the present state as the beginning of the next round.
     fn adopt(&mut self, place: &Path) {
         for (promises, number) in self.promises.iter_mut().zip(0..) {
             promises.adopt(place, &Writer::prefix(number));
@@ -320,7 +323,7 @@ impl Drop for Volume {
     }
 }
 
-/// Removes what the noise of the round before left.
+/// Removes what the load programs of earlier rounds have left.
 fn remove_noise(place: &Path, round: u64, dying: &AtomicBool) -> Result<String, String> {
     let entries = std::fs::read_dir(place).into_iter().flatten().flatten().map(|entry| entry.path());
     let old = |path: &PathBuf| {

@@ -1,6 +1,6 @@
-//! The limits of the format, each tried at the limit and one past it: what is refused, and with
-//! which error, is what the kernel's btrfs refuses. `docs/limits.md` is the table; the figures in
-//! it are the ones here.
+//! The limits of the format, each tried at the limit and one past it: ubtrfs refuses the same as
+//! the kernel's btrfs, with the same errors. `docs/limits.md` has the table, with the figures that
+//! are here.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -20,18 +20,18 @@ use ubtrfs_testkit::subject::Subject;
 /// The longest name.
 const NAME: usize = 255;
 
-/// A kind of volume, and what fits its leaves: computed by hand from the format, independently of
+/// A kind of volume, and what fits its leaves, computed by hand from the format, independently of
 /// the code.
 struct Volume {
     node: &'static str,
     mixed: bool,
-    /// Bytes of the largest item.
+    /// Bytes of the largest possible item.
     item: usize,
-    /// Names of 255 bytes and one hash in a directory.
+    /// Names of 255 bytes with the same hash in a directory.
     entries: usize,
     /// Names of 255 bytes of one inode in one directory before they become extended references.
     listed: usize,
-    /// Extended references with names of 255 bytes and one hash.
+    /// Extended references with names of 255 bytes and the same hash.
     extended: usize,
     /// Bytes of a symlink's target.
     symlink: usize,
@@ -44,7 +44,7 @@ const VOLUMES: [Volume; 4] = [
     Volume { node: "65536", mixed: false, item: 65410, entries: 229, listed: 246, extended: 239, symlink: 4095 },
 ];
 
-/// What came of each case, by name.
+/// The outcome of each case, by name.
 type Outcomes = Vec<(String, String)>;
 
 struct Trial<'a> {
@@ -73,8 +73,8 @@ impl Trial<'_> {
         self.outcomes.push((case.to_owned(), outcome));
     }
 
-    /// Does something that has to succeed `most` times and must fail then; notes when it failed,
-    /// and how.
+    /// Performs a step that has to succeed `most` times and must fail then. Notes after how many it
+    /// failed, and with which error.
     fn until_full(&mut self, case: &str, most: usize, mut step: impl FnMut(usize) -> Result<(), Errno>) {
         for number in 0..=most {
             if let Err(errno) = step(number) {
@@ -91,7 +91,7 @@ impl Trial<'_> {
         path
     }
 
-    /// Every way to make a name, with one that is `len` bytes long.
+    /// Tries every way to make a name, with one that is `len` bytes long.
     fn name_lengths(&mut self) {
         for len in [NAME, NAME + 1] {
             let dir = self.dir(&format!("names{len}"));
@@ -122,7 +122,8 @@ impl Trial<'_> {
         }
     }
 
-    /// Names of a directory whose hashes are equal, then every other way to make one more.
+    /// Makes names with the same hash in a directory, and then tries every other way to make one
+    /// more.
     fn entries_of_one_hash(&mut self) {
         let (dir, elsewhere) = (self.dir("entries"), self.dir("elsewhere"));
         let name = |prefix: &str| named(&dir, &name_of_hash(NAME_SEED, prefix, NAME, 0x1234_5678));
@@ -149,8 +150,8 @@ impl Trial<'_> {
         self.note("entries listed, hash full", Ok::<_, Errno>(count));
     }
 
-    /// Names of one inode whose extended references share an item. `durable`: with a commit in
-    /// between.
+    /// Makes names of one inode whose extended references share an item; with `durable` there is a
+    /// commit in between.
     fn references_of_one_hash(&mut self, durable: bool) {
         let title = if durable { "committed references" } else { "references" };
         let dirs = ["one", "two", "three"].map(|dir| self.dir(&format!("{title} {dir}")));
@@ -192,8 +193,8 @@ impl Trial<'_> {
     fn xattrs(&mut self) {
         let file = self.root.join("xattrs");
         make(&file).unwrap();
-        // Not over an old value: the kernel lets one grow only as far as its leaf happens to have
-        // room.
+        // Removes the old value first: the kernel lets a value grow only as far as its leaf happens
+        // to have space.
         let set = |name: &OsStr, len: usize| {
             let _ = rustix::fs::removexattr(&file, name);
             rustix::fs::setxattr(&file, name, &vec![b'v'; len], XattrFlags::empty())?;
@@ -232,7 +233,7 @@ impl Trial<'_> {
         self.note("one more of a hash", set(OsStr::from_bytes(&colliding(1001)), value));
     }
 
-    /// ACLs. FUSE passes at most 511 entries; larger nodes have room for more.
+    /// Sets ACLs. FUSE passes at most 511 entries; larger nodes have space for more.
     fn lists(&mut self) {
         let file = self.root.join("list");
         make(&file).unwrap();
@@ -253,7 +254,7 @@ impl Trial<'_> {
                 self.note(&format!("{name} of {entries} entries"), set);
             }
         }
-        // Both lists go to what is made there.
+        // A new directory inherits both lists.
         self.note(
             "a directory inherits a list",
             rustix::fs::mkdir(dir.join("sub"), Mode::from_raw_mode(0o777)).map(|()| "ok"),
@@ -261,7 +262,7 @@ impl Trial<'_> {
         self.note("a file inherits a list", make(&dir.join("file")).map(|()| "ok"));
     }
 
-    /// Days before 1970, after 2038, and the last that a field of 64 bits has.
+    /// Sets times before 1970, after 2038, and the last time that a field of 64 bits can have.
     fn times(&mut self) {
         let file = self.root.join("times");
         make(&file).unwrap();
@@ -304,7 +305,7 @@ impl Trial<'_> {
         self.note("no space", reserve(0, 0));
     }
 
-    /// Directories in directories.
+    /// Makes nested directories.
     fn depth(&mut self) {
         let mut at = File::open(self.root).unwrap();
         let mut made = 0;
@@ -322,7 +323,7 @@ impl Trial<'_> {
         self.note("directories in directories", outcome);
     }
 
-    /// Files that are as large as metadata may keep them, or larger.
+    /// Makes files at and above the maximum size of inline data.
     fn small_files(&mut self) {
         let dir = self.dir("small");
         for size in [1, 2047, 2048, 2049, 3948, 3949, 3950, 4000, 4095, 4096, 4097] {
@@ -351,7 +352,7 @@ impl Trial<'_> {
     }
 }
 
-/// The content of the files that were as large as metadata may keep them.
+/// Asserts the contents of the files at the maximum size of inline data.
 fn assert_small_files(root: &Path) {
     for entry in std::fs::read_dir(root.join("small")).unwrap() {
         let path = entry.unwrap().path();
@@ -380,7 +381,7 @@ fn outcomes(subject: &Subject, volume: &Volume, image: &Path) -> Outcomes {
     outcomes
 }
 
-/// The same operations on a volume of the kernel's and on one of ours; then both read ours
+/// Does the same operations on a volume of the kernel and on one of ours. Then both read ours
 /// (invariant 24).
 fn assert_alike(volume: &Volume) {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
@@ -424,10 +425,10 @@ fn nodes_of_64_kib() {
     assert_alike(&VOLUMES[3]);
 }
 
-/// Names of an inode, until it has as many as it may.
+/// Links an inode up to the maximum number of names.
 #[test]
 #[ignore = "soak: takes a minute; the engine's own test has the number"]
-fn links() {
+fn a_file_has_as_many_links_as_on_the_kernel() {
     const MAX: usize = 65_535;
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
     let scratch = scratch_dir();
@@ -449,17 +450,17 @@ fn links() {
     assert_btrfs_check_clean(&image);
 }
 
-/// The hash of names is what this file takes it for.
+/// The hash of names is as this file assumes.
 #[test]
 fn names_of_one_hash_are_made() {
     let names: Vec<_> = (0..300).map(|number| name_of_hash(257, &format!("{number}-"), NAME, 7)).collect();
     assert!(names.iter().all(|name| seeded_hash(257, name) == 7 && name.len() == NAME));
 }
 
-/// What is written of these limits is what is tried here.
+/// The figures in the document are those that are tried here.
 #[test]
-fn the_tables_agree() {
-    /// What a line of the table calls a figure, and the figure.
+fn the_documented_limits_are_those_that_are_tried() {
+    /// The beginning of a line of the table, and its figure.
     type Figure = (&'static str, fn(&Volume) -> usize);
     let table = include_str!("../../../../docs/limits.md");
     let figures: [Figure; 6] = [

@@ -1,6 +1,6 @@
-//! Files that only the kernel makes so: compressed, shared, with space reserved beyond their end,
-//! with more names than fit an item, in subvolumes. ubtrfs changes and syncs them; after a replay
-//! of its log by either they are unchanged otherwise.
+//! Files that only the kernel makes in these forms: compressed, shared, with space preallocated
+//! beyond their end, with more names than fit an item, in subvolumes. ubtrfs changes and syncs
+//! them. After a replay of its log by either driver they are otherwise unchanged.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -22,7 +22,8 @@ const RESERVED: [&str; 3] = ["reserved", "renamed", "linked"];
 /// Options of mkfs.btrfs for volumes of several forms.
 const FORMS: [&[&str]; 3] = [&[], &["-n", "4k", "-O", "^no-holes"], &["--mixed", "--csum", "sha256"]];
 
-/// Times of other inodes may be older; and inodes of other subvolumes have numbers of our own.
+/// The times of other inodes may be older, and ubtrfs shows other numbers for inodes of other
+/// subvolumes.
 const SHOWN: Options = Options { ino: false, mtime: false, ctime: false, ..Options::SAME_VOLUME };
 
 fn text(len: u64, fill: u8) -> Vec<u8> {
@@ -33,7 +34,7 @@ fn long_name(number: usize) -> String {
     format!("{number:0200}")
 }
 
-/// The kernel makes what ubtrfs does not.
+/// Makes the files by the kernel.
 fn make(top: &Path) {
     run(command("btrfs", &["subvolume", "create"]).arg(top.join("inside"))).ok();
     for dir in [top.to_owned(), top.join("inside")] {
@@ -59,20 +60,20 @@ fn sync(path: &Path) {
     File::open(path).unwrap().sync_all().unwrap();
 }
 
-/// Writes to a file that is there, and syncs it.
+/// Writes to an existing file, and syncs it.
 fn write(path: &Path, at: u64, data: &[u8]) {
     let file = OpenOptions::new().write(true).open(path).unwrap();
     file.write_all_at(data, at).unwrap();
     file.sync_all().unwrap();
 }
 
-/// ubtrfs changes it.
+/// Changes the files by ubtrfs.
 fn change(dir: &Path) {
     write(&dir.join("packed"), 100 * KIB, &text(8 * KIB, b'0'));
     write(&dir.join("shared"), 0, &text(5 * KIB, b'1'));
-    // The rest of the space reserved beyond the end stays.
+    // The rest of the space preallocated beyond the end stays.
     write(&dir.join("reserved"), 8 * KIB, &text(4 * KIB, b'2'));
-    // A file that is in the log only because another has its name.
+    // A file that is in the log only because another one has its name.
     std::fs::rename(dir.join("renamed"), dir.join("dir/elsewhere")).unwrap();
     std::fs::write(dir.join("renamed"), b"new").unwrap();
     sync(&dir.join("renamed"));
@@ -97,7 +98,7 @@ fn blocks(top: &Path) -> Vec<u64> {
 }
 
 #[test]
-fn what_the_kernel_made_survives_our_log() {
+fn files_that_the_kernel_made_survive_our_log() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
     for form in FORMS {
         let dir = scratch_dir();

@@ -1,4 +1,4 @@
-//! Whole programs and the kernel's btrfs on the same volumes, in turn and side by side.
+//! Whole programs and the kernel's btrfs on the same volumes, in turn and at the same time.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 

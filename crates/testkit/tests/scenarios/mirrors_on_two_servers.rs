@@ -1,6 +1,6 @@
-//! A volume that is mirrored by two NBD servers goes on without one of them. The server comes back
-//! with what it had when it was killed, or with an older copy: it is not believed (invariant 34),
-//! and a scrub brings it up, so that the other one can be done without.
+//! A volume that is mirrored on two NBD servers goes on without one of them. The server comes back
+//! with what it had when it was killed, or with an older copy. The volume does not trust it
+//! (invariant 34), and a scrub brings it up, so that then the other server can be missed.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -23,21 +23,21 @@ const SIZE: u64 = 512 << 20;
 const WRITERS: u64 = 2;
 /// Operations of each writer in each of its turns.
 const OPERATIONS: u64 = 150;
-/// How long a server that is away is waited for.
+/// The time for which an absent server is waited for.
 const OPTIONS: &str = "timeout=3,commit=1";
 
-/// How a killed server comes back.
+/// The way in which a killed server comes back.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Back {
-    /// With what it had, after it was given up.
+    /// With what it had, after the volume has given it up.
     Late,
-    /// With an older copy, while it is waited for.
+    /// With an older copy, while the volume waits for it.
     Older,
-    /// When the volume is mounted again.
+    /// With what it had, when the volume is mounted again.
     AtTheNextMount,
 }
 
-/// Two servers, and a volume that both have.
+/// Two servers, with a volume on both.
 struct Rig {
     _dir: tempfile::TempDir,
     images: [PathBuf; 2],
@@ -64,7 +64,7 @@ impl Rig {
         Subject::ubtrfs().mount(&[&self.uris[0], &self.uris[1]], OPTIONS)
     }
 
-    /// Writers write and fsync, while `trouble` is made; none of them gets an error.
+    /// Lets writers write and fsync, while `trouble` is made. None of them may get an error.
     fn write(&mut self, place: &Path, turn: u64, trouble: impl FnOnce(&mut [NbdServer; 2])) {
         let never = AtomicBool::new(false);
         let Self { promises, servers, .. } = self;
@@ -83,7 +83,8 @@ impl Rig {
         });
     }
 
-    /// Both images are what a check expects, and either shows everything, to the kernel, too.
+    /// Asserts that a check finds no fault on either image, and that either shows everything, to
+    /// the kernel, too.
     fn assert_both_are_whole(&self, what: &str) {
         let [one, other] = self.images.each_ref().map(PathBuf::as_path);
         {
@@ -111,7 +112,7 @@ impl Rig {
     }
 }
 
-/// A scrub of a mount, or of devices that are not mounted: how many copies were wrong.
+/// Scrubs a mount, or devices that are not mounted. Returns how many copies were wrong.
 fn scrubbed(places: &[&Path]) -> u64 {
     let found = ubtrfs(&["scrub", "start", "--json"], places).ok().stdout;
     let found: serde_json::Value = serde_json::from_str(&found).unwrap();
@@ -120,7 +121,8 @@ fn scrubbed(places: &[&Path]) -> u64 {
     devices.iter().map(|device| of(device, "checksum_errors") + of(device, "read_errors")).sum()
 }
 
-/// Failures that the volume has counted of a device; and whether it lacks something.
+/// Returns the failures that the volume has counted for a device, and whether the device lacks
+/// something.
 fn state(place: &Path, number: usize) -> (u64, bool) {
     let shown = ubtrfs(&["device", "stats"], &[place]).ok().stdout;
     let own = shown.lines().filter(|line| line.contains(&format!("socket{number}]")));
@@ -153,7 +155,7 @@ fn goes_on_without(gone: usize, back: Back) {
     let (failures, lags) = state(mounted.path(), gone);
     assert!(failures > 0 && (lags || back == Back::Late), "{what}: {failures}");
     if back == Back::Late {
-        // That takes no other mount.
+        // It is brought up without another mount.
         let begun = std::time::Instant::now();
         while state(mounted.path(), gone).1 {
             assert!(begun.elapsed() < Duration::from_secs(120), "{what}: it is not brought up");
@@ -161,7 +163,7 @@ fn goes_on_without(gone: usize, back: Back) {
         }
     }
     assert_eq!(state(mounted.path(), 1 - gone), (0, false), "{what}");
-    // Nobody got an error, and the statistics have them.
+    // No program got an error, and the statistics show the errors.
     let stats = ubtrfs(&["stats", "--json"], &[mounted.path()]).ok().stdout;
     let stats: serde_json::Value = serde_json::from_str(&stats).unwrap();
     assert!(stats["errors"].as_u64().unwrap() > 0, "{what}: {stats}");
@@ -169,14 +171,15 @@ fn goes_on_without(gone: usize, back: Back) {
     assert!(last.iter().any(|error| error["device"] == gone + 1), "{what}: {last:?}");
     mounted.unmount();
     rig.servers[gone].restart();
-    // What is wrong on it is mended by the mount itself, too; nobody reads it before.
+    // The mount itself mends what is wrong on the device, too; nothing reads the device before
+    // that.
     let mounted = rig.mount();
     rig.assert_promises(mounted.path(), &what);
     assert!(state(mounted.path(), gone).0 >= failures, "{what}: the volume remembers");
     scrubbed(&[mounted.path()]);
     assert_eq!(scrubbed(&[mounted.path()]), 0, "{what}");
     assert!(!state(mounted.path(), gone).1, "{what}: it has all that the other one has");
-    // Now that one is gone, and the other is enough.
+    // Now the other server is gone, and the one that was brought up is enough.
     rig.write(mounted.path(), 4, |servers| servers[1 - gone].kill());
     rig.assert_promises(mounted.path(), &what);
     mounted.unmount();

@@ -1,5 +1,5 @@
 //! ubtrfs and the kernel use a mirrored volume in turn; ubtrfs also without a device, which comes
-//! back, and until it is killed. What was fsynced stays, and the kernel has nothing to complain of
+//! back, and until it is killed. What was fsynced stays, and the kernel has no complaint
 //! (invariants 34 and 59).
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use crate::device_images::ubtrfs;
 
 const FILES: u64 = 12;
 const MAX_BYTES: u64 = 3 << 20;
-/// So often both checkers look at the volume.
+/// After so many turns, both checkers check the volume.
 const CHECK_EVERY: u32 = 5;
 
 struct Volume {
@@ -53,7 +53,7 @@ impl Volume {
         }
     }
 
-    /// Writes, overwrites and removes some files, each of which is fsynced.
+    /// Writes, overwrites and removes some files, and fsyncs each change.
     fn write(&mut self, top: &Path) {
         for _ in 0..=self.rng.below(4) {
             let name = format!("file {}", self.rng.below(FILES));
@@ -71,7 +71,7 @@ impl Volume {
         }
     }
 
-    /// One mounts the volume, and works there.
+    /// Mounts the volume by `subject`, and works there.
     fn use_by(&mut self, subject: &Subject, images: &[PathBuf], options: &str, what: &str) {
         let mount = subject.mount(&paths(images), options);
         self.verify(mount.path(), what);
@@ -79,7 +79,7 @@ impl Volume {
         if let Mount::Ubtrfs(_) = &mount
             && options.is_empty()
         {
-            // Devices that lag are brought up before the kernel has the volume.
+            // A scrub brings up devices that lag, before the kernel uses the volume.
             ubtrfs(&["scrub", "start"], &[mount.path()]).ok();
         }
         self.verify(mount.path(), what);
@@ -90,7 +90,7 @@ impl Volume {
         }
     }
 
-    /// ubtrfs is killed while it works.
+    /// Kills ubtrfs while it works.
     fn crash(&mut self, what: &str) {
         let mount = Subject::ubtrfs().mount(&paths(&self.images), "");
         self.verify(mount.path(), what);

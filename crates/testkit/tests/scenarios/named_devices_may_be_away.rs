@@ -1,5 +1,6 @@
-//! With `degraded` a volume does without devices that are named, as in an fstab, and are away or
-//! hold nothing of it: each is named once, and not a byte of it is written. Without, each is named.
+//! With `degraded`, a volume can miss devices that are named, as in an fstab, but are away or have
+//! nothing of it: ubtrfs names each of them once, and writes nothing to it. Without `degraded` the
+//! mount fails and names each of them.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -18,19 +19,19 @@ use ubtrfs_testkit::subject::Subject;
 use crate::device_images::ubtrfs;
 
 const SIZE: u64 = 256 << 20;
-/// Where the superblock and its copy are.
+/// The addresses of the superblock and of its copy.
 const SUPERBLOCKS: [u64; 2] = [64 << 10, 64 << 20];
-/// Far more than waiting for a server takes.
+/// Far more than the time for which a server is waited for.
 const LONG: Duration = Duration::from_secs(60);
 
-/// What became of a device.
+/// The state of a spoiled device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Spoiled {
     Gone,
     Zeroed,
-    /// What is left of the superblock is its magic.
+    /// Only the magic of its superblock is left.
     Garbage,
-    /// It is a part of another volume of two devices.
+    /// It belongs to another volume of two devices.
     OfAnother,
 }
 
@@ -61,7 +62,7 @@ impl Spoiled {
         }
     }
 
-    /// What is said of it.
+    /// Returns the words by which ubtrfs describes it.
     fn said(self) -> &'static str {
         match self {
             Self::Gone => "No such file",
@@ -72,7 +73,7 @@ impl Spoiled {
     }
 }
 
-/// Images, and what they are called in a mount.
+/// Images of a mirrored volume, and their names in a mount.
 struct Mirror {
     dir: tempfile::TempDir,
     images: Vec<PathBuf>,
@@ -89,7 +90,7 @@ impl Mirror {
         Self { dir, images }
     }
 
-    /// A copy of an image, to compare it with later.
+    /// Copies an image, to compare it with the copy later.
     fn copy(&self, image: &Path) -> PathBuf {
         let copy = self.dir.path().join("copy");
         if image.exists() {
@@ -112,7 +113,7 @@ fn assert_same(image: &Path, copy: &Path, what: &str) {
     }
 }
 
-/// What an image has besides holes: where, and which bytes.
+/// Returns the data of an image outside of its holes, with its offsets.
 fn data_of(image: &Path) -> std::io::Result<Vec<(u64, Vec<u8>)>> {
     let file = std::fs::File::open(image)?;
     let (mut data, mut at) = (Vec::new(), 0);
@@ -125,7 +126,7 @@ fn data_of(image: &Path) -> std::io::Result<Vec<(u64, Vec<u8>)>> {
     Ok(data)
 }
 
-/// One line says that this device is left out, and why.
+/// Asserts that one line says that this device is left out, and why.
 fn assert_left_out(said: &str, device: &Path, why: &str) {
     let lines: Vec<&str> = said.lines().filter(|line| line.contains("left out")).collect();
     let is_it = |line: &&str| line.contains(&device.display().to_string()) && line.contains(why);
@@ -139,7 +140,7 @@ fn assert_refused(outcome: &Outcome, words: &[&str]) {
     }
 }
 
-/// Mounts with these options, uses it, and unmounts. Returns what was said.
+/// Mounts with these options, uses the volume, and unmounts. Returns the messages of the mount.
 fn use_it(devices: &[&Path], options: &str, file: &str) -> String {
     let mount = Subject::ubtrfs().mount(devices, options);
     let said = mount.said().to_owned();
@@ -169,7 +170,7 @@ fn a_mirror_is_mounted_without_a_named_image_that_is_away_or_spoiled() {
             let refused = Subject::ubtrfs().try_mount(&[one, other], "").expect_err(&what);
             assert_refused(&refused, &[why, bad.to_str().unwrap()]);
             if spoiled == Spoiled::OfAnother && gone == 0 {
-                // The first device says which volume is meant, as for the kernel.
+                // The first device determines the volume, as for the kernel.
                 let said = use_it(&[one, other], "ro,degraded", "");
                 assert_left_out(&said, other, "another volume");
                 assert_same(bad, &copy, &what);
@@ -185,7 +186,7 @@ fn a_mirror_is_mounted_without_a_named_image_that_is_away_or_spoiled() {
             let listed = ubtrfs(&["device", "usage"], &[one, other]).ok();
             assert!(listed.stdout.contains("missing"), "{what}: {}", listed.report());
             assert_left_out(&listed.stderr, bad, spoiled.said());
-            // A new device in its place, though the old one is named.
+            // A new device replaces it, though the old one is named.
             let new = mirror.dir.path().join("new");
             blank_image(&new, SIZE);
             let number = (gone + 1).to_string();
@@ -208,7 +209,7 @@ fn which_volume_is_meant_is_never_guessed() {
     let (one, other) = (Mirror::new("raid1", 2), Mirror::new("raid1", 2));
     let whole = Mirror::new("single", 1);
     let refused = |devices: &[&Path], words: &[&str]| {
-        // Of one that is gone there is no content.
+        // A device that is gone has no content.
         let contents = || devices.iter().map(|device| data_of(device).ok()).collect::<Vec<_>>();
         let before = contents();
         for options in ["degraded", "ro,degraded"] {
@@ -218,13 +219,13 @@ fn which_volume_is_meant_is_never_guessed() {
     };
     let [a, b] = [0, 1].map(|number: usize| one.images[number].as_path());
     let (c, d) = (other.images[0].as_path(), whole.images[0].as_path());
-    // Nothing is lacking of the first one, so it may not be the one that is meant.
+    // The first device's volume lacks no device, so the other volume may be the wanted one.
     refused(&[d, a], &["different volumes", d.to_str().unwrap(), a.to_str().unwrap()]);
     refused(&[a, b, c], &["different volumes", c.to_str().unwrap()]);
-    // The one that would tell is away.
+    // The device that would determine the volume is away.
     Spoiled::Gone.spoil(a);
     refused(&[a, b, c], &["different volumes", b.to_str().unwrap(), c.to_str().unwrap()]);
-    // None is left.
+    // No device is left.
     Spoiled::Zeroed.spoil(b);
     refused(&[a, b], &["No such file", "no btrfs found", a.to_str().unwrap(), b.to_str().unwrap()]);
 }
@@ -246,7 +247,7 @@ fn a_device_that_others_use_or_that_no_other_can_stand_in_for_is_not_done_withou
 }
 
 #[test]
-fn all_that_are_away_are_named() {
+fn all_devices_that_are_away_are_named() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
     let mirror = Mirror::new("raid1c3", 4);
     let names: Vec<&str> = mirror.images.iter().map(|image| image.to_str().unwrap()).collect();
@@ -283,7 +284,7 @@ fn a_mirror_over_two_servers_is_mounted_without_one_of_them() {
     let uris = servers.each_ref().map(|server| PathBuf::from(server.uri("")));
     ubtrfs(&["mkfs", "-d", "raid1", "-m", "raid1"], &[&uris[0], &uris[1]]).ok();
     use_it(&[&uris[0], &uris[1]], "timeout=3", "before");
-    // One that does not answer is waited for, but not forever.
+    // The mount waits for a server that does not answer, but not forever.
     servers[0].pause();
     let begun = Instant::now();
     let said = use_it(&[&uris[0], &uris[1]], "degraded,timeout=3", "silent");
@@ -295,7 +296,7 @@ fn a_mirror_over_two_servers_is_mounted_without_one_of_them() {
     assert_refused(&refused, &[uris[0].to_str().unwrap(), "no server listens", "-o degraded"]);
     let said = use_it(&[&uris[0], &uris[1]], "degraded,timeout=3", "killed");
     assert_left_out(&said, &uris[0], "no server listens");
-    // It is brought up when it is there again.
+    // The device is brought up when its server is there again.
     servers[0].restart();
     use_it(&[&uris[0], &uris[1]], "degraded,timeout=3", "again");
     ubtrfs(&["scrub", "start"], &[&uris[0], &uris[1]]).ok();

@@ -1,5 +1,5 @@
-//! nbd-server, the reference implementation: it serves by a process for each client, without
-//! structured replies.
+//! Tests with nbd-server, the reference implementation: it serves each client by a process of its
+//! own, without structured replies.
 
 use std::fmt::Write;
 use std::fs::File;
@@ -22,7 +22,7 @@ fn ubtrfs(arguments: &[&str]) -> Outcome {
     run(Command::new(ubtrfs_binary().expect("the ubtrfs binary")).args(arguments))
 }
 
-/// The server, a daemon; ended on drop.
+/// The server, a daemon, which is ended on drop.
 struct Daemon {
     socket: PathBuf,
     pid: Pid,
@@ -46,7 +46,8 @@ impl Daemon {
         server
     }
 
-    /// It forks and writes its number before it binds its socket.
+    /// Waits until the server listens, since it writes the number of its process before it binds
+    /// its socket.
     fn wait_until_it_listens(&self) {
         let deadline = Instant::now() + Duration::from_secs(60);
         while let Err(error) = UnixStream::connect(&self.socket) {

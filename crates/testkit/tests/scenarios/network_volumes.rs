@@ -1,4 +1,5 @@
-//! Volumes on NBD servers that are killed, paused, refuse, and come back as others.
+//! Volumes on NBD servers that are killed, are paused, refuse requests, and come back with other
+//! properties.
 
 use std::fs::File;
 use std::io::Write;
@@ -22,7 +23,7 @@ const SIZE: u64 = 512 << 20;
 const WRITERS: u64 = 3;
 /// Operations of each writer.
 const OPERATIONS: u64 = 250;
-/// Nobody waits in vain for a server that is back soon.
+/// The timeout is so long that no request fails while a server is away for a short time.
 const OPTIONS: &str = "timeout=3600,commit=1";
 
 fn ubtrfs(arguments: &[&str]) -> Outcome {
@@ -40,13 +41,14 @@ fn kill(mounted: Mount) {
     mounted.unmount();
 }
 
-/// Writers that record what is durable, while `trouble` is made until they have finished.
+/// Runs writers that record what is durable, and makes `trouble` until they have finished.
 fn write_through(place: &Path, promises: &mut [Promises], seed: u64, mut trouble: impl FnMut()) {
     let never = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let mut writers = Vec::new();
         for (promises, number) in promises.iter_mut().zip(0..) {
-            // syncfs(2) does nothing on mounts of the type `fuse`: who is not root has such ones.
+            // syncfs(2) does nothing on mounts of the type `fuse`, which are those of users who are
+            // not root.
             let writer = Writer::new(place, number, promises, seed * WRITERS + number).only_logs(true);
             let never = &never;
             writers.push(scope.spawn(move || writer.run(never, OPERATIONS)));
@@ -60,7 +62,8 @@ fn write_through(place: &Path, promises: &mut [Promises], seed: u64, mut trouble
     });
 }
 
-/// The image holds what was promised, for ubtrfs and for the kernel, and no check finds a fault.
+/// Asserts that the image has what was promised, for ubtrfs and for the kernel, and that no check
+/// finds a fault.
 fn assert_promises(image: &Path, promises: &[Promises]) {
     let copy = image.with_extension("copy");
     run(command("cp", &["--sparse=always"]).arg(image).arg(&copy)).ok();
@@ -76,7 +79,7 @@ fn assert_promises(image: &Path, promises: &[Promises]) {
     }
 }
 
-/// The image as a raw one.
+/// Converts an image to a raw one.
 fn raw(image: &Path, format: &str) -> PathBuf {
     if format == "raw" {
         return image.to_owned();
@@ -114,7 +117,7 @@ fn what_was_fsynced_survives_servers_that_are_killed() {
                 server.restart();
             }
         });
-        // What the server has in its memory is lost, too.
+        // The data in the server's memory is lost, too.
         server.kill();
         kill(mounted);
         assert_promises(&raw(&image, format), &promises);
@@ -299,7 +302,7 @@ fn the_mount_of_a_uri_is_known_by_it() {
     assert!(!left.contains(&uri), "{left}");
 }
 
-/// The server's process ends after its mount was taken away by force.
+/// The server process ends after its mount was removed by force.
 #[test]
 fn a_mount_ends_while_its_server_is_away() {
     require!(Need::Root, Need::Fuse, Need::Ubtrfs, Need::Tool("nbdkit"));
@@ -342,7 +345,7 @@ fn every_kind_of_command_takes_a_uri() {
 }
 
 #[test]
-fn what_is_wrong_with_a_server_is_said_with_a_remedy() {
+fn errors_about_a_server_name_a_remedy() {
     require!(Need::Ubtrfs, Need::Tool("qemu-nbd"), Need::Tool("nbdkit"));
     let dir = scratch_dir();
     let image = dir.path().join("image");
@@ -375,7 +378,7 @@ fn what_is_wrong_with_a_server_is_said_with_a_remedy() {
     says(&coarse.uri(""), "info", &["blocks of 8192 bytes"]);
 }
 
-/// An authority, and certificates for both sides, in a directory.
+/// Makes an authority, and certificates for both sides, in a directory.
 fn certificates(dir: &Path) {
     let openssl = |words: &str| run(command("openssl", &words.split(' ').collect::<Vec<_>>()).current_dir(dir)).ok();
     let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
@@ -422,7 +425,8 @@ fn connections_are_encrypted_and_both_sides_are_known() {
     says(&uri, "cannot open");
 }
 
-/// One client is the default of qemu-nbd: the mount makes one connection, and others are kept out.
+/// qemu-nbd accepts one client by default: the mount makes one connection, and no other client can
+/// connect.
 #[test]
 fn a_server_for_one_client_is_enough() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("qemu-nbd"));

@@ -27,8 +27,8 @@ const SESSION: &str = r#"
     test "$(cat "$3/renamed/file")" = content
 "#;
 
-/// From the volume to the comparison of its snapshots, with nobody's help. `$1` is ubtrfs, `$2` the
-/// image, `$3` the mount point.
+/// The user makes a volume, uses snapshots and compares them, without help. `$1` is ubtrfs, `$2`
+/// the image, `$3` the mount point.
 const SNAPSHOTS: &str = r#"
     set -e
     "$1" mkfs --size 256M "$2"
@@ -58,8 +58,8 @@ const SNAPSHOTS: &str = r#"
     "$1" check "$2"
 "#;
 
-/// Devices come, go, fail over and get other sizes, on a mount and without one. `$1` is ubtrfs,
-/// `$2` the first image, `$3` the mount point.
+/// The user adds, removes, replaces and resizes devices, on a mount and without one. `$1` is
+/// ubtrfs, `$2` the first image, `$3` the mount point.
 const DEVICES: &str = r#"
     set -e
     cd "$(dirname "$2")"
@@ -87,7 +87,7 @@ const DEVICES: &str = r#"
 
 /// Runs such a session as an ordinary user.
 fn session(dir: &Path, image: &Path, point: &Path, script: &str) -> Outcome {
-    // The binary may be where only its builder has access.
+    // Others than its builder may have no access to the binary's place.
     let binary = dir.join("ubtrfs");
     fs::copy(ubtrfs_binary().expect("the binary"), &binary).expect("copy the binary");
     fs::create_dir(point).expect("mkdir");

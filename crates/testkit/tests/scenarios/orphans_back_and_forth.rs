@@ -1,5 +1,5 @@
-//! Very many open unnamed files at a power cut, and some of which snapshots were made: the next
-//! mount frees them, ours or the kernel's.
+//! Very many unnamed files are open at a power cut, and snapshots were made of some of them. The
+//! next mount frees them, ours or the kernel's.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader};
@@ -16,12 +16,12 @@ use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::subject::{Mount, Subject};
 
 const ORPHANS: usize = 100_000;
-/// No process may have more files open than this.
+/// The number of files that one process can have open.
 const EACH: usize = 900;
-/// Where a holder opens its files.
+/// The variable with the directory in which a holder opens its files.
 const DIR: &str = "UBTRFS_TEST_HOLD";
 const READY: &str = "all are open";
-/// Extents of a file that takes several transactions to free.
+/// Extents of a file, so many that several transactions are needed to free it.
 const EXTENTS: u64 = 70_000;
 
 fn unnamed(dir: &Path) -> File {
@@ -29,7 +29,7 @@ fn unnamed(dir: &Path) -> File {
     OpenOptions::new().write(true).custom_flags(flags).open(dir).unwrap()
 }
 
-/// Not a test but a process of one: holds unnamed files open until it is killed.
+/// This is not a test but a process of one: it keeps unnamed files open until it is killed.
 #[test]
 fn hold() {
     let Some(dir) = std::env::var_os(DIR) else { return };
@@ -50,7 +50,7 @@ impl Drop for Holder {
     }
 }
 
-/// Opens unnamed files, in as many processes as that takes.
+/// Opens unnamed files, in as many processes as needed.
 fn hold_many(dir: &Path) -> Vec<Holder> {
     let start = || {
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -65,7 +65,7 @@ fn hold_many(dir: &Path) -> Vec<Holder> {
     holders
 }
 
-/// What the server of a mount says of itself.
+/// Returns the statistics of a mount's server.
 fn stats(mount: &Mount) -> serde_json::Value {
     let Subject::Ubtrfs(binary) = Subject::ubtrfs() else { unreachable!() };
     let outcome = run(Command::new(binary).args(["stats", "--json"]).arg(mount.path())).ok();
@@ -84,7 +84,7 @@ fn wait_until(mount: &Mount, what: &str, is_so: impl Fn(&serde_json::Value) -> b
     }
 }
 
-/// Mounts one side's volume by the other, and then checks it.
+/// Mounts a volume of ours by the kernel, and then checks it.
 fn is_cleaned_by_kernel(image: &Path) {
     let mount = Subject::Kernel.mount(&[image], "");
     assert_eq!(std::fs::read(mount.path().join("kept")).unwrap(), b"content");
@@ -93,7 +93,7 @@ fn is_cleaned_by_kernel(image: &Path) {
     assert_eq!(inodes(image), 2);
 }
 
-/// Inodes of the volume's file tree.
+/// Returns the number of inodes in the volume's file tree.
 fn inodes(image: &Path) -> usize {
     let tree = run(command("btrfs", &["inspect-internal", "dump-tree", "-t", "5"]).arg(image)).ok();
     tree.stdout.lines().filter(|line| line.contains("INODE_ITEM 0) itemoff")).count()
@@ -148,7 +148,7 @@ fn we_free_what_the_kernel_left() {
     let start = Instant::now();
     let mount = Subject::ubtrfs().mount(&[&copy], "");
     eprintln!("mounted after {:.2?}", start.elapsed());
-    // Work continues in the meantime.
+    // The volume can be used in the meantime.
     let file = unnamed(mount.path());
     file.write_all_at(b"mine", 0).unwrap();
     wait_until(&mount, "all are found", |stats| stats["inactivation_orphans_left"] == false);
@@ -160,7 +160,7 @@ fn we_free_what_the_kernel_left() {
     is_cleaned_by_kernel(&copy);
 }
 
-/// Orphan items of inodes of all subvolumes.
+/// Returns the number of orphan items of inodes in all subvolumes.
 fn orphans(image: &Path) -> usize {
     let trees = run(command("btrfs", &["inspect-internal", "dump-tree"]).arg(image)).ok();
     trees.stdout.lines().filter(|line| line.contains("(ORPHAN ORPHAN_ITEM ")).count()
@@ -168,8 +168,8 @@ fn orphans(image: &Path) -> usize {
 
 const UNLINKED: u64 = 20 << 20;
 
-/// On a mount of a new volume: two read-only snapshots of a subvolume that has an open file without
-/// a name, among files that share a leaf with it. Returns that file.
+/// Makes two read-only snapshots, on a mount of a new volume, of a subvolume that has an open file
+/// without a name, among files that share a leaf with it. Returns that file.
 fn snapshots_with_an_open_file(subject: &Subject, top: &Path) -> File {
     let program = match subject {
         Subject::Kernel => Path::new("btrfs"),
@@ -194,7 +194,8 @@ fn snapshots_with_an_open_file(subject: &Subject, top: &Path) -> File {
     open
 }
 
-/// A mount by one side frees them in the snapshots that the other one made before it crashed.
+/// Asserts that a mount by one side frees the orphans in the snapshots that the other side made
+/// before it crashed.
 fn frees_in_snapshots(subject: &Subject, image: &Path) {
     let before = orphans(image);
     assert!(before >= 2, "the crash left {before} orphans");
@@ -226,10 +227,10 @@ fn either_frees_what_the_other_left_in_read_only_snapshots() {
         mkfs_btrfs(&image, 1 << 30, &[]);
         let mount = subject.mount(&[&image], "");
         let open = snapshots_with_an_open_file(subject, mount.path());
-        // The state of the last commit, as a crash leaves it.
+        // Copies the state of the last commit, which is what a crash leaves.
         let crashed = dir.path().join(format!("crashed{number}"));
         run(command("cp", &["--sparse=always"]).arg(&image).arg(&crashed)).ok();
-        // No snapshot keeps it where nothing crashes.
+        // Without a crash, no snapshot keeps the file.
         drop(open);
         mount.unmount();
         assert_eq!(orphans(&image), 0, "after a mount by {}", subject.name());

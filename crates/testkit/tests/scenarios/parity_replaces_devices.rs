@@ -1,5 +1,5 @@
-//! Volumes with parity (RAID5, RAID6) that the kernel made read as a whole without the devices that
-//! parity replaces, whether these are away or have something else.
+//! Volumes with parity (RAID5, RAID6) that the kernel made are read completely without the devices
+//! that parity can replace, whether these are away or have other content.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use ubtrfs_testkit::run::{Outcome, command, run};
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::subject::Subject;
 
-/// Devices, and what their files show.
+/// The devices of a volume, and the expected contents of its files.
 struct Volume {
     dir: tempfile::TempDir,
     images: Vec<PathBuf>,
@@ -46,7 +46,7 @@ impl Volume {
         mount.unmount();
     }
 
-    /// All sets of so many devices.
+    /// Returns all sets of so many devices.
     fn sets(&self, size: usize) -> Vec<Vec<usize>> {
         let devices = self.images.len();
         let sets = (0_u32..1 << devices).filter(|set| set.count_ones() as usize == size);
@@ -73,14 +73,14 @@ impl Volume {
     }
 }
 
-/// Files in leaves and in extents, small ones and some of several rows.
+/// Makes inline files and files with extents, small ones and some that take several rows.
 fn fill(top: &Path) {
     for number in 0..40_u32 {
         let content: Vec<u8> = (0..number * number * 900).map(|at| ((at / 5) ^ (at >> 9) ^ number) as u8).collect();
         std::fs::write(top.join(format!("file {number}")), &content).unwrap();
     }
     run(command("sync", &["-f"]).arg(top)).ok();
-    // Rows with data of two commits, and with holes.
+    // Makes rows with data of two commits, and rows with holes.
     for number in (0..40).step_by(3) {
         std::fs::remove_file(top.join(format!("file {number}"))).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Real programs at work on a volume that ubtrfs mounted; afterwards the kernel finds what they
+//! Real programs work on a volume that ubtrfs has mounted. Afterwards the kernel finds what they
 //! left.
 
 use std::path::Path;
@@ -78,7 +78,7 @@ fn stress_ng_finds_nothing() {
     on_ubtrfs("", |dir| programs::stress_ng(dir, 3));
 }
 
-/// An hour, or as many minutes as `UBTRFS_SOAK_MINUTES` says.
+/// Returns an hour, or as many minutes as `UBTRFS_SOAK_MINUTES` says.
 fn soak_time() -> Duration {
     let minutes = std::env::var("UBTRFS_SOAK_MINUTES").map_or(60, |minutes| minutes.parse().expect("minutes"));
     Duration::from_secs(60 * minutes)

@@ -1,9 +1,9 @@
-//! The same system calls end alike on ubtrfs and on the kernel's btrfs, and leave the same, after a
-//! remount too.
+//! The same system calls have the same results on ubtrfs and on the kernel's btrfs, and leave the
+//! same state, after a remount too.
 //!
 //! `UBTRFS_CALLS` says how many calls the long run makes, `UBTRFS_SEEDS` where it begins.
-//! `UBTRFS_SEQUENCE` is a sequence as a report prints it: it is run alone, and its answers are
-//! shown.
+//! `UBTRFS_SEQUENCE` is a sequence as a report prints it, which is run alone, with its answers
+//! printed.
 
 use std::path::Path;
 
@@ -14,9 +14,9 @@ use ubtrfs_testkit::require;
 use ubtrfs_testkit::seeds::{seeds, soaks};
 use ubtrfs_testkit::subject::Subject;
 
-/// Device nodes and set-id programs, as the kernel's mounts have them.
+/// Options that allow device nodes and set-id programs, as the kernel's mounts do.
 const OPTIONS: &str = "dev,suid";
-/// The same, and the kernel asks about each open(2).
+/// The same options, with which the kernel also asks the server about each open(2).
 const ASKED: &str = "dev,suid,check_open=always";
 
 /// Calls of the short and of the long run.
@@ -53,9 +53,10 @@ fn the_same_calls_end_alike_on_both() {
     }
 }
 
-/// Sequences that the campaign has found, and that were mended: one a line, as reports print them.
+/// The sequences are differences that the campaign has found and that were fixed: one per line, as
+/// reports print them.
 #[test]
-fn what_differed_once_is_the_same_on_both() {
+fn sequences_that_once_differed_end_alike_on_both() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
     let mut campaign = Campaign::new(caller(), &Subject::ubtrfs(), OPTIONS);
     for line in include_str!("differed_once.jsonl").lines() {
@@ -66,8 +67,8 @@ fn what_differed_once_is_the_same_on_both() {
     campaign.finish(true);
 }
 
-/// The kernel beside itself has no difference; one that its options make is found, with a short
-/// sequence that shows it.
+/// The kernel compared with itself has no difference. A difference that a mount option makes is
+/// found, with a short sequence that shows it.
 #[test]
 fn a_difference_is_found_and_shrunk() {
     const FEW: u64 = 6000;

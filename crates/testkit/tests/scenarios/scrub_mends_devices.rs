@@ -1,5 +1,5 @@
-//! A device that was damaged, lost, or came back too old is brought up to the others (invariant
-//! 34), for the kernel and `btrfs check`, too.
+//! A device that was damaged, was lost, or came back with old data is brought up to the others
+//! (invariant 34), also as the kernel and `btrfs check` see it.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn ubtrfs(arguments: &[&str], places: &[&Path]) -> Outcome {
     run(Command::new(ubtrfs_binary().expect("the ubtrfs binary")).args(arguments).args(places))
 }
 
-/// Files, some of which are in leaves, compressed or without checksums.
+/// Makes files, some of them inline, compressed or without checksums.
 fn fill(dir: &Path, seed: u8) {
     let path = dir.join(format!("dir {seed}"));
     std::fs::create_dir(&path).unwrap();
@@ -64,7 +64,7 @@ fn devices_are_mended_and_brought_up_to_the_others() {
     let mounted = Subject::ubtrfs().mount(&all, "");
     fill(mounted.path(), 1);
     ubtrfs(&["sync"], &[mounted.path()]).ok();
-    // Damage on one device, while the volume is mounted.
+    // Damages one device while the volume is mounted.
     let damaged = std::fs::OpenOptions::new().write(true).open(&images[1]).unwrap();
     for (start, end) in [(1, 60), (70, 500)] {
         damaged.write_all_at(&vec![0x77; (end - start) << 20], (start << 20) as u64).unwrap();
@@ -76,7 +76,7 @@ fn devices_are_mended_and_brought_up_to_the_others() {
     assert!(ubtrfs(&["scrub", "cancel"], &[mounted.path()]).stderr.contains("no scrub is running"));
     mounted.unmount();
     assert_clean(&all);
-    // One device is away, and the volume changes.
+    // The volume changes while one device is away.
     let mounted = Subject::ubtrfs().mount(&[all[0], all[1]], "degraded");
     fill(mounted.path(), 2);
     std::fs::remove_dir_all(mounted.path().join("dir 1")).unwrap();
@@ -89,7 +89,7 @@ fn devices_are_mended_and_brought_up_to_the_others() {
     mounted.unmount();
     let refused = Subject::ubtrfs().try_mount(&[all[0], all[1]], "");
     assert!(refused.is_err(), "only with degraded");
-    // It comes back: what it has is too old, and nobody reads it.
+    // The device comes back. Its data is too old, and nothing reads it.
     let mounted = Subject::ubtrfs().mount(&all, "");
     assert_eq!(shown(mounted.path()), expected);
     mounted.unmount();

@@ -1,5 +1,5 @@
-//! One cause is one line: of a device with thousands of sectors that are wrong, or that is missing,
-//! logs and checks say how many and where. What a scrub has found can be asked for later.
+//! One cause makes one line: for a device that is missing or has thousands of wrong sectors, logs
+//! and checks say how many and where. The findings of a scrub can be requested later.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -22,7 +22,7 @@ const CONTENT: usize = 32 << 20;
 const SECTOR: usize = 4096;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A mirror with files of random bytes.
+/// A mirror of files with random bytes.
 struct Mirror {
     dir: tempfile::TempDir,
     images: [PathBuf; 2],
@@ -51,7 +51,7 @@ impl Mirror {
         self.images.each_ref().map(PathBuf::as_path)
     }
 
-    /// Writes over the files' data on the second device; how many sectors that are.
+    /// Overwrites the files' data on the second device. Returns how many sectors that are.
     fn damage(&self) -> u64 {
         let image = std::fs::read(&self.images[1]).unwrap();
         let sectors: std::collections::HashSet<&[u8]> = self.content.chunks(SECTOR).collect();
@@ -65,7 +65,7 @@ impl Mirror {
         damaged
     }
 
-    /// A command that keeps what it finds here.
+    /// Runs a command that keeps its findings in this directory.
     fn ubtrfs(&self, words: &[&str], places: &[&Path]) -> Outcome {
         run(command_of(words, places).env("STATE_DIRECTORY", self.dir.path()))
     }
@@ -79,7 +79,7 @@ fn random(len: usize) -> Vec<u8> {
     Rng::new(1).noise(len / 8 * 8)
 }
 
-/// A server in the foreground, whose log goes to a file.
+/// Starts a server in the foreground, with its log in a file.
 fn serve(images: &[&Path], place: &Path, log: &Path) -> Child {
     let mut server = command_of(&["mount", "-f"], images);
     let mut server = server.arg(place).stderr(Stdio::from(File::create(log).unwrap())).spawn().unwrap();
@@ -119,7 +119,7 @@ fn thousands_of_wrong_sectors_are_a_few_lines_and_all_are_counted() {
     let device_stats = ubtrfs(&["device", "stats"], &[&place]).ok().stdout;
     let line = format!("corruption_errs  {damaged}");
     assert!(device_stats.contains(&line), "{device_stats}");
-    // Asked for later, and after the volume was mounted again.
+    // The findings are requested later, and again after the volume was mounted again.
     ubtrfs(&["umount"], &[&place]).ok();
     assert!(server.wait().unwrap().success());
     let mount = Subject::ubtrfs().mount(&mirror.paths(), "");
@@ -138,7 +138,7 @@ fn thousands_of_wrong_sectors_are_a_few_lines_and_all_are_counted() {
     let log = std::fs::read_to_string(log).unwrap();
     let about: Vec<&str> = log.lines().filter(|line| line.contains("rewritten")).collect();
     assert!(about.len() as u64 <= 2 + windows, "{log}");
-    // A line tells of one, of sectors that follow one another, or of what has come since the last.
+    // A line is about one sector, about adjacent sectors, or about those since the last line.
     let count = |line: &&str| {
         let of = |words| line.split_once(words)?.0.rsplit(' ').next()?.parse::<u64>().ok();
         of(" more copies").or_else(|| of(" sectors of data")).unwrap_or(1)
@@ -158,7 +158,7 @@ fn a_missing_device_is_one_fault_of_a_check() {
     let json: serde_json::Value = serde_json::from_str(&check(&["--json"]).stdout).unwrap();
     assert_eq!((&json["fault_count"], &json["faults"][0]["device"]), (&1.into(), &2.into()), "{json}");
     assert!(json["faults"][0]["bytes_not_compared"].as_u64().unwrap() > CONTENT as u64, "{json}");
-    // What no other device has is lost, and said of all of it together.
+    // Data that no other device has is lost, and one message reports all of it.
     let dir = scratch_dir();
     let images = [0, 1].map(|number| dir.path().join(format!("image{number}")));
     for image in &images {

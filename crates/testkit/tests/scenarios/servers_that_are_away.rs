@@ -1,4 +1,5 @@
-//! Mounts whose NBD server does not answer: what goes on without it, and how they end.
+//! Mounts whose NBD server does not answer: which operations go on without it, and how the mounts
+//! end.
 
 use std::fs::File;
 use std::io::Write;
@@ -17,11 +18,11 @@ use ubtrfs_testkit::run::{Outcome, command, run};
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::subject::{FuseMount, Mount, Subject, assert_ends};
 
-/// Nobody waits in vain for a server that is back.
+/// The timeout is so long that no request fails before the server is back.
 const PATIENT: &str = "timeout=3600,memory=256M";
 const WRITERS: u64 = 12;
 const MEGABYTES: u64 = 24;
-/// Requests that hang are noticed by this, and nothing else is decided by it.
+/// The time after which a request counts as hanging; nothing else depends on it.
 const LONG: Duration = Duration::from_secs(120);
 
 fn ubtrfs(arguments: &[&str]) -> Outcome {
@@ -37,12 +38,12 @@ fn serving(mount: &Mount) -> &FuseMount {
     serving
 }
 
-/// What each of the writers writes; no zeros, which would take no time.
+/// Returns what each of the writers writes: no zeros, which would take no time.
 fn content(number: u64, at: u64) -> Vec<u8> {
     vec![1 + (number * MEGABYTES + at) as u8 % 200; 1 << 20]
 }
 
-/// Requests that reach the process of the mount, and need nothing of the device.
+/// Makes requests that reach the process of the mount, and need nothing from the device.
 fn use_what_is_cached(place: &Path) -> std::io::Result<()> {
     statvfs(place)?;
     let small = File::open(place.join("small"))?;
@@ -86,7 +87,7 @@ fn what_is_cached_is_served_while_many_writers_wait() {
         let (sender, receiver) = channel();
         let (written, is_over) = (&written, &is_over);
         scope.spawn(move || {
-            // Until the writers have come to where they wait.
+            // Waits until the writers have come to the point at which they wait.
             let (mut last, mut still) = (u64::MAX, 0);
             while still < 100 && !is_over.load(SeqCst) {
                 use_what_is_cached(place).unwrap();
@@ -112,7 +113,8 @@ fn what_is_cached_is_served_while_many_writers_wait() {
     mounted.unmount();
 }
 
-/// By umount(8) while a program waits, and by `ubtrfs umount` also while none does.
+/// The mount is ended by umount(8) while a program waits, and by `ubtrfs umount` also while none
+/// does.
 #[test]
 fn a_mount_that_is_ended_by_force_does_not_wait_for_a_server() {
     require!(Need::Root, Need::Fuse, Need::Ubtrfs, Need::Tool("nbdkit"));
@@ -145,7 +147,7 @@ fn a_mount_that_is_ended_by_force_does_not_wait_for_a_server() {
                     assert!(lost.sync_all().is_err(), "it is not durable");
                 });
                 receiver.recv().unwrap();
-                // Until the request is there.
+                // Waits until the request has reached the server.
                 while serving.server().0["requests"]["fsync"].as_u64() < Some(2) {
                     thread::sleep(Duration::from_millis(10));
                 }

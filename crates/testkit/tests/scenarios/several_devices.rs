@@ -1,5 +1,5 @@
-//! Volumes of several devices that ubtrfs makes: ubtrfs and the kernel write to them in turn, also
-//! without one of the devices, and when it comes back.
+//! Volumes on several devices that ubtrfs makes: ubtrfs and the kernel write to them in turn, also
+//! without one of the devices, and when it has come back.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use ubtrfs_testkit::run::{command, run};
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::subject::{Mount, Subject};
 
-/// A volume, and what its files should have.
+/// A volume, and the expected contents of its files.
 struct Volume {
     dir: tempfile::TempDir,
     images: Vec<PathBuf>,
@@ -21,7 +21,7 @@ struct Volume {
 }
 
 impl Volume {
-    /// Made by `ubtrfs mkfs`, of images of these sizes in MiB.
+    /// Makes a volume by `ubtrfs mkfs`, of images of these sizes in MiB.
     fn make(options: &[&str], sizes: &[u64]) -> Self {
         let dir = scratch_dir();
         let images: Vec<PathBuf> = (1..=sizes.len()).map(|number| dir.path().join(format!("image{number}"))).collect();
@@ -36,7 +36,7 @@ impl Volume {
         self.images.iter().map(PathBuf::as_path).collect()
     }
 
-    /// Mounts some of its devices, verifies what is there, and writes more.
+    /// Mounts some of its devices, verifies the files, and writes more.
     fn write(&mut self, subject: &Subject, images: &[&Path], options: &str, round: u8) -> Vec<String> {
         let what = format!("round {round}, {}", subject.name());
         let mount = subject.mount(images, options);
@@ -47,7 +47,7 @@ impl Volume {
             std::fs::write(mount.path().join(&name), &content).unwrap();
             self.files.insert(name, content);
         }
-        // What the round before wrote is partly rewritten.
+        // Rewrites a part of the files of the round before.
         for (name, content) in self.files.iter_mut().filter(|(_, content)| content.len() == 100_000) {
             content[50_000..60_000].fill(round);
             std::fs::write(mount.path().join(name), content).unwrap();
@@ -68,7 +68,7 @@ impl Volume {
         }
     }
 
-    /// Both checkers find nothing.
+    /// Asserts that both checkers find nothing.
     fn check(&self) {
         run(ubtrfs("check").args(&self.images)).ok();
         let devices: Vec<LoopDevice> = self.images.iter().map(|image| LoopDevice::attach(image, false)).collect();
@@ -82,7 +82,7 @@ fn ubtrfs(word: &str) -> Command {
     line
 }
 
-/// ubtrfs and the kernel in turn; neither has a complaint of what the other wrote.
+/// Writes by ubtrfs and the kernel in turn. Neither complains about what the other wrote.
 fn back_and_forth(options: &[&str], sizes: &[u64]) {
     let mut volume = Volume::make(options, sizes);
     volume.check();
@@ -119,8 +119,8 @@ fn chunks_on_one_device_of_several_go_back_and_forth() {
     back_and_forth(&["-M", "-d", "raid1"], &[100, 120]);
 }
 
-/// One device of a mirrored volume is lost, `writer` writes without it, it comes back as it was:
-/// `reader` reads what is right.
+/// A device of a mirrored volume is lost, `writer` writes without it, and it comes back as it was:
+/// `reader` reads the right data.
 fn lost_and_returned(writer: &Subject, reader: &Subject) {
     let mut volume = Volume::make(&["-d", "raid1", "-m", "raid1"], &[300, 300]);
     let images = volume.images.clone();
@@ -131,13 +131,13 @@ fn lost_and_returned(writer: &Subject, reader: &Subject) {
     let mount = reader.mount(&both, "");
     volume.verify(mount.path(), "the device is back");
     drop(mount);
-    // The kernel's scrub brings it up: then nothing is wrong on either.
+    // The kernel's scrub brings it up, so that nothing is wrong on either device.
     let mount = KernelMount::new(&volume.images(), "");
     volume.verify(mount.path(), "before the scrub");
     run(command("btrfs", &["scrub", "start", "-B"]).arg(mount.path())).ok();
     drop(mount.unmount());
     volume.check();
-    // The kernel writes nothing to mirrored chunks that lack a device: it makes single ones.
+    // The kernel writes nothing to mirrored chunks that lack a device, but makes single ones.
     let mirrored = if matches!(writer, Subject::Kernel) { &[] } else { &both[..] };
     for image in mirrored {
         let mount = Subject::ubtrfs().mount(&[*image], "ro,degraded");

@@ -1,6 +1,6 @@
-//! A volume of subvolumes, snapshots of snapshots and reflinks is used by ubtrfs and the kernel in
-//! turn: each changes originals and snapshots, each finds the other's state in all of them, and
-//! read-only ones stay unchanged.
+//! ubtrfs and the kernel use a volume of subvolumes, snapshots of snapshots and reflinks in turn:
+//! each changes originals and snapshots, each finds the other's state in all of them, and read-only
+//! ones stay unchanged.
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -24,14 +24,14 @@ use ubtrfs_testkit::workload::{Limits, Workload};
 
 const SIZE: u64 = 1 << 30;
 
-/// Where in a subvolume the workload is.
+/// The directory of the workload in a subvolume.
 const PLACE: &str = "work";
 
-/// Where in a subvolume many small files are, so that it has leaves to share.
+/// The directory of many small files in a subvolume, which give it leaves to share.
 const CROWD: &str = "crowd";
 
-/// How all mount: access times would have each reader of a crowd write to every leaf, and nothing
-/// would be shared for long.
+/// An option of all mounts: with access times, each reader of a crowd would write to every leaf,
+/// and nothing would stay shared for long.
 const READING_CHANGES_NOTHING: &str = "noatime";
 
 /// Files of a crowd.
@@ -58,7 +58,8 @@ impl Crowd {
         std::fs::write(dir.join(number.to_string()), content).expect("write");
     }
 
-    /// Rewrites some neighbours, a few of them under a new inode: other leaves stay shared.
+    /// Rewrites some adjacent files, a few of them under a new inode, so that other leaves stay
+    /// shared.
     fn stir(&mut self, dir: &Path, rng: &mut Rng) {
         let first = rng.below(CROWD_SIZE);
         for number in first..(first + 20).min(CROWD_SIZE) {
@@ -100,7 +101,7 @@ struct Volume {
 }
 
 impl Volume {
-    /// Two subvolumes, one of them with another one inside.
+    /// Makes two subvolumes, one of them with another one inside.
     fn begin(top: &Path, seed: u64, nodesize: u64) -> Self {
         let mut subvolumes = Vec::new();
         for name in ["first", "second"] {
@@ -122,7 +123,7 @@ impl Volume {
         *self.rng.pick(&writable)
     }
 
-    /// Random operations in every subvolume that takes them.
+    /// Does random operations in every writable subvolume.
     fn work(&mut self, top: &Path, operations: usize) {
         let limits = Limits { names: 150, bytes: 6 << 20, ..Limits::default() }.in_nodes_of(self.nodesize);
         for subvolume in self.subvolumes.iter_mut().filter(|subvolume| !subvolume.read_only) {
@@ -134,8 +135,8 @@ impl Volume {
         }
     }
 
-    /// What only the kernel does: snapshots, of either kind and of any subvolume, and the end of
-    /// some.
+    /// Makes snapshots of any subvolume, read-only or not, and deletes some; only the kernel does
+    /// this.
     fn take_snapshots(&mut self, top: &Path) {
         const MAX: usize = 9;
         for _ in 0..2 {
@@ -151,13 +152,13 @@ impl Volume {
             self.subvolumes.push(Subvolume { name, read_only, model, crowd });
         }
         while self.subvolumes.len() > MAX {
-            // Of the first, the kernel can't delete the one with another inside.
+            // The first subvolume stays, since the kernel can't delete one with another inside.
             let gone = self.subvolumes.remove(1 + self.rng.index(self.subvolumes.len() - 1));
             btrfs(&["subvolume", "delete"], &top.join(&gone.name));
         }
     }
 
-    /// Some subvolumes get other names; the read-only ones, too.
+    /// Renames some subvolumes, also read-only ones.
     fn rename_subvolumes(&mut self, top: &Path) {
         for _ in 0..2 {
             let at = self.rng.index(self.subvolumes.len());
@@ -168,7 +169,7 @@ impl Volume {
         }
     }
 
-    /// Files of any subvolume become reflinks of files of others.
+    /// Makes files of any subvolume reflinks of files of others.
     fn take_reflinks(&mut self, top: &Path) {
         for _ in 0..6 {
             let (from, to) = (self.rng.index(self.subvolumes.len()), self.pick_writable());
@@ -185,7 +186,8 @@ impl Volume {
             let file = std::fs::File::create(path(to, &target_path)).expect("open the target of a reflink");
             let content = match ioctl_ficlone(&file, &source) {
                 Ok(()) => content,
-                // One has checksums and the other has none; the target was truncated by its open.
+                // One file has checksums and the other has none. The target was truncated when it
+                // was opened.
                 Err(Errno::INVAL) => Content::default(),
                 Err(error) => panic!("reflink: {error}"),
             };
@@ -196,7 +198,7 @@ impl Volume {
         }
     }
 
-    /// A file without anything that a write clears.
+    /// Returns a file without attributes that a write clears.
     fn random_file(&mut self, subvolume: usize, wanted: impl Fn(u64) -> bool) -> Option<(NodeId, PathBuf)> {
         let model = &self.subvolumes[subvolume].model;
         let files: Vec<(NodeId, Vec<u8>)> = model
@@ -223,8 +225,8 @@ impl Volume {
     }
 }
 
-/// Whether the kernel was interrupted while it dropped a deleted subvolume. `btrfs check` in its
-/// lowmem mode follows what such a one no longer has.
+/// Returns whether the kernel was interrupted while it dropped a deleted subvolume. The lowmem mode
+/// of `btrfs check` follows pointers of such a subvolume to freed blocks.
 fn has_half_dropped(image: &Path) -> bool {
     let roots = run(command("btrfs", &["inspect-internal", "dump-tree", "-t", "root"]).arg(image)).ok().stdout;
     roots.lines().any(|line| line.ends_with(" refs 0"))
@@ -235,9 +237,9 @@ fn assert_clean(image: &Path, lowmem: bool) {
     assert_btrfs_check_clean(image);
     if lowmem && !has_half_dropped(image) {
         let outcome = run(command("btrfs", &["check", "--readonly", "--mode=lowmem"]).arg(image));
-        // In this mode it counts an error, without a message about it, where a file has names in
-        // INODE_EXTREF items, made by either; and it reports checksums in files with `chattr +C`
-        // that only the kernel has ever written.
+        // In this mode it counts an error, without a message about it, for a file with names in
+        // INODE_EXTREF items, whichever driver made them; and it reports checksums in files with
+        // `chattr +C` that only the kernel has ever written.
         let excused = ["errors found in fs roots", "nodatasum shouldn't have datasum"];
         let is_error = |line: &&str| line.contains("ERROR") && !excused.iter().any(|excused| line.contains(excused));
         let reported = outcome.stderr.lines().find(is_error);
@@ -246,7 +248,7 @@ fn assert_clean(image: &Path, lowmem: bool) {
     assert_ubtrfs_check_clean(image);
 }
 
-/// How many nodes ubtrfs has unshared in the mount at `top`.
+/// Returns how many nodes ubtrfs has unshared in the mount at `top`.
 fn unshared(top: &Path) -> u64 {
     let own = ubtrfs_binary().expect("the ubtrfs binary");
     run(std::process::Command::new(&own).arg("sync").arg(top)).ok();
@@ -264,7 +266,7 @@ fn assert_shows(subject: &Subject, image: &Path, wanted: &Tree, what: &str) {
     assert_same(&what, wanted, &seen, Options::SAME_VOLUME);
 }
 
-/// The number of changes between both: more in a soak.
+/// Returns the number of rounds, which is greater in a soak.
 fn rounds(usual: u64) -> u64 {
     if soaks() { usual + 2 } else { usual }
 }
@@ -282,8 +284,8 @@ fn back_and_forth(mkfs: &[&str], seed: u64, rounds: u64, operations: usize) {
     for round in 0..rounds {
         let what = format!("mkfs {mkfs:?}, seed {seed}, round {round}");
         eprintln!("{what}");
-        // Unmounted at once: the kernel shows a new ctime of a subvolume that was renamed, and does
-        // not write it.
+        // Unmounts at once, since the kernel shows a new ctime of a renamed subvolume, but does not
+        // write it.
         let mount = Subject::Kernel.mount(&[&image], READING_CHANGES_NOTHING);
         volume.rename_subvolumes(mount.path());
         mount.unmount();
@@ -295,7 +297,7 @@ fn back_and_forth(mkfs: &[&str], seed: u64, rounds: u64, operations: usize) {
         volume.work(top, operations / 2);
         volume.assert_in(&format!("{what}, by the kernel"), top);
         if round % 3 == 2 {
-            // Blocks that relocation has made are referred to by address.
+            // Relocation makes blocks that are referred to by address.
             run(command("btrfs", &["balance", "start", "--full-balance"]).arg(top)).ok();
         }
         let left = walk(top);
@@ -338,8 +340,8 @@ fn snapshots_in_other_layouts_are_changed_by_turns() {
     }
 }
 
-/// The kernel has dropped a part of a deleted subvolume whose snapshot is there. The drop continues
-/// here while the snapshot is written to, and what is left is the kernel's to drop.
+/// The kernel has dropped a part of a deleted subvolume that has a snapshot. ubtrfs continues the
+/// drop while the snapshot is written to, and the kernel finishes it.
 #[test]
 fn a_half_dropped_subvolume_is_dropped_by_either_side() {
     const FILES: usize = 24_000;

@@ -1,4 +1,4 @@
-//! What subvolumes and snapshots answer, operation by operation: what the kernel's btrfs answers.
+//! The results of operations on subvolumes and snapshots are those of the kernel's btrfs.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
@@ -38,7 +38,7 @@ fn make(image: &Path) {
     mount.unmount();
 }
 
-/// What each change below `dir` answers; none of them may succeed in a read-only snapshot.
+/// Returns the result of each change below `dir`; none of them may succeed in a read-only snapshot.
 fn changes(dir: &Path) -> BTreeMap<&'static str, Result<(), Errno>> {
     let at = |name: &str| dir.join(name);
     let open = |name: &str, flags| rustix::fs::open(at(name), flags, Mode::from_raw_mode(0o644)).map(drop);
@@ -117,7 +117,7 @@ fn between(top: &Path) -> BTreeMap<String, Result<(), Errno>> {
 const MOVE: RenameFlags = RenameFlags::empty();
 const EXCHANGE: RenameFlags = RenameFlags::EXCHANGE;
 
-/// Renames of subvolumes, one after the other, of those that [`make`] makes.
+/// Renames of the subvolumes that [`make`] makes, one after the other.
 const MOVES: [(&str, &str, RenameFlags); 23] = [
     ("new/file", "new/inner", MOVE),
     ("new/empty", "new/inner", MOVE),
@@ -169,14 +169,14 @@ fn subvolumes_are_moved_as_by_the_kernel() {
     });
     assert_eq!(kernel, ours, "left: the kernel, right: ubtrfs");
     assert!(ours.iter().filter(|(_, _, answer)| answer.is_ok()).count() > MOVES.len() / 2, "{ours:?}");
-    // Then each sees both as the other does.
+    // Then both drivers see the same in both volumes.
     let shown = |subject: Subject, image: &Path| {
         let mount = subject.mount(&[image], "noatime");
         let tree = walk(mount.path());
         mount.unmount();
         tree
     };
-    // Numbers in subvolumes are ubtrfs's own.
+    // ubtrfs shows other inode numbers in subvolumes.
     let options = Options { ino: false, ..Options::SAME_VOLUME };
     for image in &images {
         assert_same("moved", &shown(Subject::Kernel, image), &shown(Subject::ubtrfs(), image), options);
@@ -185,7 +185,7 @@ fn subvolumes_are_moved_as_by_the_kernel() {
     assert_eq!(names(&images[0]), names(&images[1]), "left: as the kernel moved them, right: as ubtrfs did");
 }
 
-/// A log can't express it, and no log may be replayed after it.
+/// A log can't express the move, and no log may be replayed after it.
 #[test]
 fn where_a_subvolume_was_moved_to_is_durable_after_fsync() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
@@ -198,7 +198,7 @@ fn where_a_subvolume_was_moved_to_is_durable_after_fsync() {
     std::fs::write(top.join("origin/file"), "logged before").expect("write");
     sync("origin/file");
     std::fs::rename(top.join("new"), top.join("origin/empty/moved")).expect("rename");
-    // The inode that has the name now is deleted with it.
+    // A new file takes the old name, and is fsynced.
     std::fs::write(top.join("new"), "a file").expect("write");
     sync("new");
     std::fs::copy(&image, &crashed).expect("copy");
@@ -218,8 +218,8 @@ fn where_a_subvolume_was_moved_to_is_durable_after_fsync() {
 }
 
 /// A tree with a subvolume in it can be removed from a snapshot, and what was synced stays removed
-/// after a crash. (Linux 6.18 can't replay the log that it writes itself of this, so there is none
-/// to compare with.)
+/// after a crash. (Linux 6.18 can't replay the log that it writes itself in this case, so there is
+/// nothing to compare with.)
 #[test]
 fn trees_of_snapshots_can_be_removed() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
@@ -229,7 +229,7 @@ fn trees_of_snapshots_can_be_removed() {
     let mount = Subject::ubtrfs().mount(&[&image], "");
     let new = mount.path().join("new");
     std::fs::remove_dir(new.join("inner")).expect("rmdir");
-    // What takes its name, and is synced, does not collide with it.
+    // A new inode that takes the name, and is synced, does not collide with the removed one.
     std::fs::write(new.join("inner"), "a file").expect("write");
     rustix::fs::fsync(std::fs::File::open(new.join("inner")).expect("open")).expect("fsync");
     std::fs::copy(&image, &replaced).expect("copy");

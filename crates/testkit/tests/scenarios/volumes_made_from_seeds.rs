@@ -1,5 +1,5 @@
-//! A volume that the kernel made from a seed is written in turn by ubtrfs and the kernel; the seed
-//! stays as it was, byte for byte.
+//! ubtrfs and the kernel write in turn to a volume that the kernel made from a seed device. The
+//! seed stays as it was, byte for byte.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
@@ -16,13 +16,13 @@ use ubtrfs_testkit::subject::{Mount, Subject};
 
 const LEN: usize = 3 << 20;
 
-/// A seed, a volume made from it, and what that has.
+/// A seed, a volume made from it, and the expected contents of its files.
 struct Sprout {
     dir: tempfile::TempDir,
-    /// The seed's devices, then the new one.
+    /// The seed's devices, followed by the new one.
     images: Vec<PathBuf>,
     files: BTreeMap<String, Vec<u8>>,
-    /// The seed as it was.
+    /// The contents of the seed's devices before.
     before: Vec<Vec<u8>>,
 }
 
@@ -35,8 +35,8 @@ fn ubtrfs(arguments: &[&str], places: &[&Path]) -> Outcome {
 }
 
 impl Sprout {
-    /// The seed has files with and without copy-on-write and reserved space; `profile` is that of
-    /// its data and metadata, on so many devices.
+    /// Makes a seed with files with and without copy-on-write and with preallocated space, and a
+    /// volume from it. `profile` is that of the seed's data and metadata, on `seeds` devices.
     fn make(profile: &[&str], seeds: usize) -> Self {
         let dir = scratch_dir();
         let images: Vec<PathBuf> = (0..=seeds).map(|number| dir.path().join(format!("image{number}"))).collect();
@@ -83,9 +83,9 @@ impl Sprout {
         self.images.iter().map(|image| LoopDevice::attach(image, false)).collect()
     }
 
-    /// Mounts, verifies, changes what came from the seed and what did not.
+    /// Mounts, verifies, and changes files from the seed and others.
     fn write(&mut self, subject: &Subject, round: u8) {
-        // The kernel takes the volume that the first one is of.
+        // The kernel takes the volume of the first device.
         let mut images = self.images.clone();
         images.reverse();
         let paths: Vec<&Path> = images.iter().map(PathBuf::as_path).collect();
@@ -114,7 +114,8 @@ impl Sprout {
         match mount {
             Mount::Kernel(mount) => {
                 let mut complaints = mount.unmount();
-                // It remembers seeds from before under a number of a loop device that is no more.
+                // The kernel remembers earlier seeds under the number of a loop device that no
+                // longer exists.
                 complaints.retain(|complaint| !complaint.contains("maj:min changed from"));
                 assert!(complaints.is_empty(), "round {round}: {complaints:#?}");
             }
@@ -131,7 +132,7 @@ impl Sprout {
         assert_eq!(std::fs::read_dir(top).unwrap().count(), self.files.len(), "{what}");
     }
 
-    /// Both checkers find nothing, and the seed is as it was.
+    /// Asserts that both checkers find nothing, and that the seed is as it was.
     fn check(&self, round: u8) {
         ubtrfs(&["check"], &self.paths()).ok();
         let attached = self.attach();
@@ -151,9 +152,9 @@ fn back_and_forth(profile: &[&str], seeds: usize) {
         let subject = if round % 2 == 0 { Subject::ubtrfs() } else { Subject::Kernel };
         sprout.write(&subject, round);
     }
-    // The seed alone is what it was.
+    // The seed alone shows what it showed before.
     let seed = sprout.paths()[..seeds].to_vec();
-    // As by the kernel, a mount that does not say so is read-only, too.
+    // As with the kernel, the mount is read-only even without `ro`.
     let mount = Subject::ubtrfs().mount(&seed, "");
     let refused = std::fs::write(mount.path().join("new"), "").unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
@@ -169,7 +170,7 @@ fn what_is_made_from_a_seed_goes_back_and_forth() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("btrfs"), Need::Tool("btrfstune"));
     back_and_forth(&["-d", "single", "-m", "dup"], 1);
     back_and_forth(&["-d", "single", "-m", "single", "-n", "4k"], 2);
-    // The one new device can't have what the seed has: new chunks are single ones.
+    // The one new device can't have the seed's profile, so new chunks are single ones.
     back_and_forth(&["-d", "raid1", "-m", "raid1"], 2);
 }
 
@@ -184,7 +185,7 @@ fn the_seed_of_a_volume_is_found_and_described() {
     let mount = Subject::ubtrfs().mount(&[attached[1].path()], "");
     sprout.verify(mount.path(), "the seed is found");
     std::fs::write(mount.path().join("new"), b"new").unwrap();
-    // Both of its devices are scrubbed, and only its own is written.
+    // A scrub checks the devices of the seed and the volume's own, and writes only to the latter.
     let found = ubtrfs(&["scrub", "start", "--json"], &[mount.path()]).ok().stdout;
     assert!(found.contains("\"uncorrectable\": 0") || found.contains("\"uncorrectable\":0"), "{found}");
     mount.unmount();

@@ -1,4 +1,4 @@
-//! The operations, each where it is worst.
+//! The operations, each in the state in which it is the most expensive.
 
 use ubtrfs::testing::Faults;
 use ubtrfs::{
@@ -10,13 +10,13 @@ use ubtrfs_format::items::InodeFlags;
 use crate::measure::{Call, alone, repeat, root};
 
 const SECTOR: u64 = 4096;
-/// So often is a call repeated that makes no commit.
+/// Repetitions of a call that makes no commit.
 const TIMES: usize = 10_000;
-/// The same of calls that commit, or write to the device each time.
+/// Repetitions of calls that commit, or write to the device, each time.
 const FEWER: usize = 3000;
 const FEW: usize = 300;
 
-/// The name, how often it is called, and what makes the call ready.
+/// The name, the number of repetitions, and the function that prepares the call.
 type Case = (&'static str, usize, fn(&Filesystem) -> Call<'_>);
 
 fn file(fs: &Filesystem, name: &str) -> InodeId {
@@ -27,7 +27,7 @@ fn directory(fs: &Filesystem, name: &str) -> InodeId {
     fs.directories().create(root(), name.as_bytes(), &NewInode { mode: 0o040_755, ..NewInode::default() }).unwrap()
 }
 
-/// A file with so many sectors of data.
+/// Makes a file with so many sectors of data.
 fn written(fs: &Filesystem, name: &str, sectors: u64) -> InodeId {
     let id = file(fs, name);
     let data: Vec<u8> = (0..sectors * SECTOR).map(|at| (at ^ at >> 9) as u8).collect();
@@ -35,7 +35,7 @@ fn written(fs: &Filesystem, name: &str, sectors: u64) -> InodeId {
     id
 }
 
-/// The same, committed.
+/// Makes a file with so many sectors of data, and commits it.
 fn committed(fs: &Filesystem, name: &str, sectors: u64) -> InodeId {
     let id = written(fs, name, sectors);
     fs.durability().sync().unwrap();
@@ -62,7 +62,7 @@ fn unlink_forgotten(fs: &Filesystem, dir: InodeId, name: &[u8], id: InodeId) -> 
     Ok(())
 }
 
-/// Repeats them all, and says which are not as they must be.
+/// Repeats all calls, and fails with those that take more than they may.
 fn repeat_all(cases: &[Case]) {
     let _turn = alone();
     let only = std::env::var("UBTRFS_ONLY").ok();
@@ -518,9 +518,9 @@ fn subvolumes() {
     ]);
 }
 
-/// The measurement finds what once doubled memory with each call.
+/// The measurement finds a past fault that doubled memory with each call.
 #[test]
-fn what_is_repeated_in_flight_is_found() {
+fn memory_that_doubles_with_each_call_is_noticed() {
     let _turn = alone();
     let faults = Faults { repeat_in_flight: true, ..Faults::default() };
     let measured = repeat(20, faults, |fs| {

@@ -1,5 +1,4 @@
-//! An allocator that counts: the bytes that are live, the most that ever were, and how much was
-//! asked for in all.
+//! An allocator that counts the bytes that are live, their maximum, and all allocations.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -15,7 +14,7 @@ static COUNTING: Counting = Counting;
 /// The system's allocator, counted.
 struct Counting;
 
-// SAFETY: all is done by the system's allocator, with the arguments as they came.
+// SAFETY: the system's allocator gets all calls, with unchanged arguments.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         add(layout.size());
@@ -50,22 +49,22 @@ fn add(bytes: usize) {
     PEAK.fetch_max(LIVE.fetch_add(bytes, Relaxed) + bytes, Relaxed);
 }
 
-/// Bytes that are live.
+/// Returns the number of live bytes.
 pub fn live() -> u64 {
     LIVE.load(Relaxed)
 }
 
-/// The most bytes that were live since the last call of [`reset_peak`].
+/// Returns the maximum of live bytes since the last call of [`reset_peak`].
 pub fn peak() -> u64 {
     PEAK.load(Relaxed)
 }
 
-/// Begins a new peak.
+/// Sets the maximum to the bytes that are live now.
 pub fn reset_peak() {
     PEAK.store(live(), Relaxed);
 }
 
-/// How often memory was asked for, and how many bytes.
+/// Returns the number of allocations, and their bytes.
 pub fn asked() -> (u64, u64) {
     (CALLS.load(Relaxed), BYTES.load(Relaxed))
 }

@@ -1,8 +1,8 @@
-//! One user repeats a call where that is worst: memory stays within `memory=` and a constant, and
-//! the last call costs what the first did (invariant 26).
+//! A user repeats a call in the state in which it is the most expensive: memory stays within
+//! `memory=` and a constant, and the last call costs what the first did (invariant 26).
 //!
-//! A counting allocator says what the calls take, and what they ask for. What they compute without
-//! asking for memory shows in the time of the processor, with a generous factor.
+//! A counting allocator measures what the calls allocate and keep. The processor's time shows, with
+//! a generous factor, work that needs no memory.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 

@@ -1,4 +1,4 @@
-//! Repeats a call on a new volume, and compares the last thousand with the first.
+//! Repeats a call on a new volume, and compares the last thousand calls with the first.
 
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,47 +13,48 @@ use crate::counting;
 
 /// `memory=` of the volumes.
 const MEMORY: usize = 32 << 20;
-/// What may be live besides that: a commit's work, and what does not depend on what is done.
+/// Bytes that may be live besides that: the work of a commit, and what does not depend on the
+/// number of calls.
 const BESIDES: u64 = 12 << 20;
-/// Bytes of a volume: a sparse file.
+/// Bytes of a volume, which is a sparse file.
 const SIZE: u64 = 4 << 30;
-/// So many calls are compared with each other.
+/// The number of first calls, and of last ones, that are compared.
 const COMPARED: usize = 1000;
 
-/// The allocator counts for all threads, also when a panic is reported: one test at a time.
+/// The allocator counts for all threads, also when a panic is reported, so tests run one at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Lets no other test run as long as the result lives.
+/// Lets no other test run until the result is dropped.
 pub fn alone() -> impl Drop {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A call: it gets its number.
+/// A call, which gets its number.
 pub type Call<'a> = Box<dyn FnMut(usize) -> ubtrfs::Result<()> + 'a>;
 
-/// What one call took.
+/// The cost of one call.
 #[derive(Clone, Copy, Default)]
 struct Cost {
-    /// How often it asked for memory.
+    /// How often it allocated memory.
     allocations: u64,
-    /// How many bytes it asked for.
+    /// How many bytes it allocated.
     bytes: u64,
     /// Time of the processor, in nanoseconds.
     time: u64,
-    /// A commit was made meanwhile.
+    /// Whether there was a commit during the call.
     has_commit: bool,
 }
 
-/// What all calls took.
+/// The costs of all calls.
 pub struct Measured {
     costs: Vec<Cost>,
-    /// Bytes that were live at the most, above those before the first call.
+    /// The maximum of live bytes, without those before the first call.
     peak: u64,
     commits: u64,
 }
 
 impl Measured {
-    /// What is wrong with it, if anything.
+    /// Returns what is wrong with the costs, if anything.
     pub fn complaint(&self) -> Option<String> {
         let most = MEMORY as u64 + BESIDES;
         if self.peak > most {
@@ -70,7 +71,8 @@ impl Measured {
             .or_else(|| is_more(|cost| cost.time, 4, 20_000).map(|what| format!("nanoseconds of a call: {what}")))
     }
 
-    /// The first and the last calls; without those with commits, unless most have one.
+    /// Returns the first and the last calls. Calls during which there was a commit are left out,
+    /// unless they are the majority.
     fn ends(&self) -> (Vec<Cost>, Vec<Cost>) {
         let (usual, other): (Vec<Cost>, Vec<Cost>) = self.costs.iter().partition(|cost| !cost.has_commit);
         let costs = if usual.len() > other.len() { usual } else { self.costs.clone() };
@@ -78,7 +80,7 @@ impl Measured {
         (costs[..count].to_vec(), costs[costs.len() - count..].to_vec())
     }
 
-    /// One line.
+    /// Returns a line about the costs.
     pub fn summary(&self) -> String {
         let (first, last) = self.ends();
         let of = |costs: &[Cost]| {
@@ -107,20 +109,20 @@ fn median(costs: &[Cost], of: fn(&Cost) -> u64) -> u64 {
     values.get(values.len() / 2).copied().unwrap_or(0)
 }
 
-/// Time of the processor that this thread has had, in nanoseconds.
+/// Returns the processor's time of this thread, in nanoseconds.
 fn time_of_thread() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The root directory.
+/// Returns the root directory.
 pub fn root() -> InodeId {
     InodeId::new(TreeId::FS, Ino::ROOT_DIR)
 }
 
-/// A new volume whose commits nobody makes in the background.
+/// Makes a volume that nobody commits in the background.
 fn open(faults: Faults) -> Arc<Filesystem> {
-    // In memory where possible: the devices' time is not measured.
+    // The image is in memory where possible, since the device's time is not measured.
     let image = tempfile::tempfile_in("/dev/shm").or_else(|_| tempfile::tempfile()).unwrap();
     image.set_len(SIZE).unwrap();
     ubtrfs_mkfs::layout(&ubtrfs_mkfs::MkfsOptions::new(SIZE))
@@ -134,7 +136,7 @@ fn open(faults: Faults) -> Arc<Filesystem> {
     Filesystem::open(Arc::new(volume), options).unwrap()
 }
 
-/// Makes a call `times` times on a new volume.
+/// Repeats a call `times` times on a new volume.
 pub fn repeat(times: usize, faults: Faults, prepare: impl FnOnce(&Filesystem) -> Call<'_>) -> Measured {
     let fs = open(faults);
     let commits = || fs.stats().commits;
@@ -155,7 +157,7 @@ pub fn repeat(times: usize, faults: Faults, prepare: impl FnOnce(&Filesystem) ->
         });
     }
     let measured = Measured {
-        costs, // Threads in the background may have freed some before the peak was counted.
+        costs, // Threads in the background may have freed some memory before the peak was counted.
         peak: counting::peak().saturating_sub(before.0),
         commits: commits() - before.1,
     };

@@ -1,5 +1,5 @@
-//! A balance takes the chunks that its filters name, gives them other profiles, and goes on where
-//! it was paused, also after the end of the mount.
+//! A balance moves the chunks that its filters select, converts them to other profiles, and
+//! continues where it was paused, also after the end of the mount.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -109,7 +109,7 @@ fn a_paused_balance_is_there_at_the_next_mount() {
     let fs = check(fs, &path);
     let status = fs.balancer().status().unwrap();
     assert_eq!((status.balance, status.running), (everything, false));
-    // As mounts do it, in the background.
+    // Mounts do it in the background.
     drop(fs);
     let device = Arc::new(FileDevice::open(&path, OpenMode::ReadWrite, Exclusive::Yes).unwrap());
     let volume = Arc::new(Volume::open(vec![device], OpenOptions { read_only: false }).unwrap());
@@ -126,7 +126,7 @@ fn a_paused_balance_is_there_at_the_next_mount() {
 }
 
 #[test]
-fn who_cancels_a_balance_does_not_wait_for_the_next_one() {
+fn cancelling_a_balance_does_not_wait_for_the_next_one() {
     const ROUNDS: u32 = 30;
     let dir = scratch_dir();
     let path = dir.path().join("image");
@@ -146,7 +146,7 @@ fn who_cancels_a_balance_does_not_wait_for_the_next_one() {
             scope.spawn(|| {
                 let first = fs.balancer().start(&data, &|_| {
                     runs.store(true, Ordering::SeqCst);
-                    // By then it waits.
+                    // The operation waits by then.
                     let is_asked = wait_for(&asked);
                     std::thread::sleep(Duration::from_millis(3));
                     is_asked

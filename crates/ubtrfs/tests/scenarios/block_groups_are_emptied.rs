@@ -1,5 +1,5 @@
-//! What is in a block group is moved elsewhere: files, snapshots and what they share stay as they
-//! were, whatever goes on meanwhile, and both checkers and the kernel agree.
+//! The content of a block group is moved elsewhere: files, snapshots and the extents that they
+//! share stay as they were, whatever happens meanwhile, and both checkers and the kernel agree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -20,7 +20,7 @@ use crate::common::{image, pattern};
 
 const SIZE: u64 = 1 << 30;
 
-/// Of mounts in which reading changes nothing.
+/// Options of mounts in which reads change nothing.
 fn options() -> Options {
     Options { no_atime: true, ..Options::default() }
 }
@@ -61,11 +61,11 @@ fn fill(fs: &Filesystem, dir: InodeId) {
 /// length.
 type Use = (u64, u64, u64, u64, u64);
 
-/// What is shared, without addresses.
+/// How extents are shared, without their addresses.
 #[derive(PartialEq, Eq)]
 struct Sharing {
-    /// How many there are of extents and of nodes of subvolumes, by level and by how many
-    /// references they have, whatever these name; of data by length and generation, too.
+    /// The number of data extents and of nodes of subvolumes, by level and by number of references,
+    /// without regard to the kind of reference; that of data also by length and generation.
     extents: BTreeMap<(Option<u64>, u64, u64, u64), usize>,
     /// The uses of each extent.
     uses: BTreeSet<Vec<Use>>,
@@ -73,7 +73,7 @@ struct Sharing {
 
 fn sharing(fs: &Filesystem) -> Sharing {
     let all = (Key::MIN, Key::MAX);
-    // Roots of trees that belong to no subvolume change with what is moved.
+    // The roots of trees that belong to no subvolume change with what is moved.
     let mut extents = BTreeMap::new();
     fs.search_tree(TreeId::EXTENT, all.0, all.1, &mut |item| {
         if ![ItemType::EXTENT_ITEM, ItemType::METADATA_ITEM].contains(&item.key.item_type) {
@@ -123,9 +123,9 @@ fn check(fs: Arc<Filesystem>, path: &Path) -> Arc<Filesystem> {
     image::open(path, options())
 }
 
-/// Of invariant 40: everything is found at its new place, and shared as it was.
+/// Everything is found at its new address, and shared as before (invariant 40).
 #[test]
-fn what_snapshots_share_is_shared_at_the_new_places() {
+fn extents_that_snapshots_share_are_shared_at_their_new_addresses() {
     let dir = scratch_dir();
     let path = dir.path().join("image");
     image::make(&path, SIZE, |_| {});
@@ -170,9 +170,9 @@ fn what_snapshots_share_is_shared_at_the_new_places() {
     drop(check(fs, &path));
 }
 
-/// Each step is a whole state of the volume, and emptying can be left at any of them.
+/// Each step leaves a whole state of the volume, and the emptying can stop after any of them.
 #[test]
-fn it_can_be_stopped_between_any_two_steps() {
+fn emptying_can_be_stopped_between_any_two_steps() {
     let dir = scratch_dir();
     let path = dir.path().join("image");
     image::make(&path, SIZE, |_| {});
@@ -196,10 +196,10 @@ fn it_can_be_stopped_between_any_two_steps() {
     drop(check(fs, &path));
 }
 
-/// Of invariant 41: what is copied does not change.
-/// Files are written, cloned, fsynced and copied by snapshots while what they consist of moves.
+/// A copy does not change (invariant 41): files are written, cloned, fsynced and snapshotted while
+/// their extents move.
 #[test]
-fn the_volume_is_in_use_meanwhile() {
+fn block_groups_are_emptied_while_files_are_in_use() {
     let dir = scratch_dir();
     let path = dir.path().join("image");
     image::make(&path, SIZE, |_| {});
@@ -252,7 +252,7 @@ fn the_volume_is_in_use_meanwhile() {
         for _ in 0..2 {
             for kind in [BlockGroupFlags::DATA, BlockGroupFlags::METADATA] {
                 for start in groups(&fs, kind) {
-                    // A group that is empty goes by itself.
+                    // The next commit removes an empty group by itself.
                     let result = fs.relocator().empty_block_group(start, &|| true);
                     failed.extend(result.err().filter(|error| error.errno() != Errno::NOENT).map(|e| e.chain()));
                 }

@@ -1,5 +1,5 @@
-//! What `changes` shows of two subvolumes is what a naive walk of both finds, no more and no less,
-//! and costs what changed.
+//! `changes` shows of two subvolumes exactly the differences that a naive walk of both finds, and
+//! its cost depends on the differences alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -33,7 +33,7 @@ struct Seen {
     attributes: Attributes,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     content: Vec<u8>,
-    /// Of a directory.
+    /// Subvolumes in a directory.
     subvolumes: BTreeSet<Vec<u8>>,
 }
 
@@ -150,7 +150,7 @@ fn assert_content(fs: &Filesystem, old: &Seen, new: &Seen, shown: &[ChangedConte
     }
 }
 
-/// Fails unless what is shown is what walks find.
+/// Fails unless `changes` shows what walks of both subvolumes find.
 fn assert_exact(fs: &Filesystem, old: TreeId, new: TreeId) -> Vec<FileChange> {
     let all = changes(fs, old, new);
     let (before, after) = (walk(fs, old), walk(fs, new));
@@ -215,7 +215,7 @@ fn assert_changed(fs: &Filesystem, old: &Seen, new: &Seen, change: Option<&FileC
     assert_content(fs, old, new, &change.content);
 }
 
-/// Random changes through the library; which ranges of which files these wrote.
+/// Makes random changes through the library, and notes the ranges that it wrote, by file.
 struct Changer<'a> {
     fs: &'a Filesystem,
     rng: Rng,
@@ -232,7 +232,7 @@ impl Changer<'_> {
         }
     }
 
-    /// Notes a range that is written, in whole sectors. A small file is in one item.
+    /// Notes a written range, in whole sectors. A small file is in one item, and so wholly written.
     fn note(&mut self, id: InodeId, range: Range<u64>) {
         let whole = range.start / SECTOR * SECTOR..range.end.div_ceil(SECTOR) * SECTOR;
         let written = self.written.entry(id.ino).or_default();
@@ -335,7 +335,7 @@ impl Changer<'_> {
                 }
             }
             _ => {
-                // What was behind the end is filled with zeroes.
+                // The range between the old end and the write is filled with zeros.
                 self.note(id, size.min(offset)..size.min(offset) + 1);
                 let data = self.rng.noise(len as usize);
                 fs.files().write(id, WriteAt::Offset(offset), &data, false).unwrap();
@@ -360,7 +360,8 @@ impl Changer<'_> {
     }
 }
 
-/// What is changed since a generation has all that is there of what differs from the state then.
+/// Asserts that `changes_since` shows everything that differs from the state at that generation and
+/// still exists.
 fn assert_since(fs: &Filesystem, generation: Generation, differing: &[FileChange]) {
     let mut since = BTreeMap::new();
     ubtrfs::changes_since(fs, TreeId::FS, generation, |change| {
@@ -372,7 +373,7 @@ fn assert_since(fs: &Filesystem, generation: Generation, differing: &[FileChange
     for change in since.values() {
         assert_eq!(triples(&change.new_names), walked[&change.ino].names);
     }
-    // The snapshot and its entry are of the commit before.
+    // The snapshot and its entry are from the commit before.
     let is_since = |change: &&FileChange| change.new.is_some_and(|item| item.transid >= generation);
     for change in differing.iter().filter(is_since) {
         let shown = since.get(&change.ino).unwrap_or_else(|| panic!("{change:?} is not shown"));
@@ -503,7 +504,7 @@ fn ten_changes_among_a_million_files_cost_few_reads() {
     ten_changes_cost_few_reads(4 << 30, 500, 2000, 25_000);
 }
 
-/// Compares a tree of so many directories with so many files each, of at least so many nodes, with
+/// Compares a tree of so many directories, with so many files each and at least so many nodes, with
 /// its snapshot.
 fn ten_changes_cost_few_reads(size: u64, directories: usize, files_in_each: usize, least_nodes: u64) {
     const MAX_READS: u64 = 80;
@@ -558,7 +559,7 @@ fn ten_changes_cost_few_reads(size: u64, directories: usize, files_in_each: usiz
         .unwrap();
         assert!(found >= 10, "{found} extents");
     });
-    // A merge of what changed since into what did not: it is only planned.
+    // The merge of the new changes into the unchanged snapshot is only planned.
     reads(&|fs| {
         let sides = MergeSides { base: old, changed: TreeId::FS, target: old };
         let merged = ubtrfs::merge(fs, sides, Prefer::Neither, true, &mut |_| ()).unwrap();
@@ -580,8 +581,8 @@ fn snapshots_of_the_kernel_are_compared() {
             assert_exact(&fs, id(old), id(new));
         }
     }
-    // What was done between the two: a name of `inline` was removed, `regular` was appended to, a
-    // file was made; the directories of these changed.
+    // Between the two snapshots a name of `inline` was removed, `regular` was appended to, and a
+    // file was made; their directories have changed.
     let shown = changes(&fs, id("snap1"), id("snap2"));
     let paths =
         |names: &[FileName]| -> Vec<String> { names.iter().map(|name| name.path.escape_ascii().to_string()).collect() };

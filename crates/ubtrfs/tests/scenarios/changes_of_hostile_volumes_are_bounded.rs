@@ -1,5 +1,5 @@
-//! What a comparison or a merge keeps of names and paths is limited, whatever an image holds, and
-//! no limit is near what a real tree has.
+//! A comparison or a merge keeps a limited amount of names and paths, whatever an image holds, and
+//! no real tree comes near a limit.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn make(fs: &Filesystem, dir: InodeId, name: &str, mode: u32) -> InodeId {
     made
 }
 
-/// Directories in each other; the innermost.
+/// Makes nested directories, and returns the innermost.
 fn nest(fs: &Filesystem, subvolume: TreeId, levels: usize, name: &str) -> InodeId {
     (0..levels).fold(InodeId::root_of(subvolume), |dir, _| make(fs, dir, name, DIR))
 }
@@ -38,7 +38,7 @@ fn snapshot(fs: &Filesystem, of: TreeId, name: &str) -> TreeId {
     fs.subvolumes().snapshot(of, fs.root(), name.as_bytes(), false).unwrap()
 }
 
-/// The longest path of what changed, and how many inodes did.
+/// Returns the length of the longest changed path, and the number of changed inodes.
 fn longest(fs: &Filesystem, old: TreeId, new: TreeId) -> Result<(usize, usize), Errno> {
     let (mut longest, mut count) = (0, 0);
     let mut visit = |change: FileChange| {
@@ -140,7 +140,7 @@ fn the_names_of_one_file_and_all_of_a_merge_have_a_limit_in_bytes() {
     let (changed, target) = (snapshot(&fs, base, "changed"), snapshot(&fs, base, "target"));
     let dir = InodeId::new(changed, deepest.ino);
     let file = make(&fs, dir, "file", FILE);
-    // Paths of 200 KB each: 60 MB of one file are shown, 80 are not.
+    // Each path has 200 KB: 300 names of one file, which are 60 MB, are shown, and 400 are not.
     let link = |number: usize| fs.directories().link(file, dir, format!("link{number}").as_bytes()).unwrap();
     (0..300).for_each(link);
     let last = "link299".len();
@@ -150,7 +150,7 @@ fn the_names_of_one_file_and_all_of_a_merge_have_a_limit_in_bytes() {
     for number in 0..400 {
         fs.directories().unlink(dir, format!("link{number}").as_bytes()).unwrap();
     }
-    // As much of many files is shown, but not kept for a merge.
+    // As much is shown if it is of many files, but a merge does not keep it.
     for number in 0..1000 {
         make(&fs, dir, &number.to_string(), FILE);
     }

@@ -1,6 +1,6 @@
-//! A volume may have very many chunks, and a commit may add and remove very many of them. The items
-//! of chunks are in system chunks, which nothing else fills: no reservation of an operation counts
-//! them (invariant 8).
+//! A volume may have very many chunks, and a commit may add and remove very many of them. Their
+//! items are in system chunks, which hold nothing else, and which no reservation of an operation
+//! counts (invariant 8).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,13 +12,13 @@ use ubtrfs_volume::{Device, Exclusive, FileDevice, OpenMode};
 use crate::common::image;
 use crate::common::volumes::assert_clean;
 
-/// As many chunks of a MiB as fill a system chunk of 8 MiB with their items.
+/// So many chunks of a MiB that their items fill a system chunk of 8 MiB.
 const CHUNKS: u64 = 90_000;
-/// Far more than it takes.
+/// Far more time than it takes.
 const LONG: Duration = Duration::from_secs(100);
 
-/// A superblock names all system chunks, and has room for fifteen with two copies: then there is
-/// no space for more chunks, which is an error of an operation and not of a commit.
+/// A superblock names all system chunks, and has space for fifteen of them with two copies. When
+/// these are full there is no space for more chunks: an operation fails, but no commit does.
 #[test]
 fn system_chunks_that_no_superblock_can_name_are_not_made() {
     let dir = tempfile::tempdir().unwrap();
@@ -38,7 +38,7 @@ fn system_chunks_that_no_superblock_can_name_are_not_made() {
 }
 
 #[test]
-fn their_items_have_room_in_system_chunks() {
+fn items_of_very_many_chunks_fit_system_chunks() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     image::make(&path, (CHUNKS + 10_000) << 20, |options| options.metadata_profile = Some(Profile::Single));
@@ -59,13 +59,13 @@ fn their_items_have_room_in_system_chunks() {
         assert_clean(&[Arc::new(device) as Arc<dyn Device>], what);
     };
     clean("filled");
-    // Threads of its own free what is unlinked.
+    // This mount frees unlinked files by threads of its own.
     let device = FileDevice::open(&path, OpenMode::ReadWrite, Exclusive::Yes).unwrap();
     let fs = Filesystem::open_devices(vec![Arc::new(device)], options()).unwrap();
     for name in &names {
         fs.directories().unlink(fs.root(), name.as_bytes()).unwrap();
     }
-    // Each commit removes some of those that are empty.
+    // Each commit removes some of the empty chunks.
     let began = Instant::now();
     while fs.stats().chunks_given_back < 1000 && began.elapsed() < LONG {
         fs.directories().create(fs.root(), format!("other{}", fs.stats().commits).as_bytes(), &new).unwrap();

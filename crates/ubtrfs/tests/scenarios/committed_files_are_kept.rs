@@ -1,5 +1,5 @@
-//! What a commit made durable is there when the volume is opened again, and `btrfs check` has
-//! nothing to say of it.
+//! Files that a commit made durable are there when the volume is opened again, and `btrfs check`
+//! finds nothing wrong.
 
 use std::path::Path;
 use std::process::Command;
@@ -81,7 +81,7 @@ fn files_directories_links_and_xattrs_survive() {
     fs.durability().sync().unwrap();
     assert_clean(&image);
 
-    // A second transaction over the first.
+    // A second transaction changes the state of the first.
     for index in (0..2000).step_by(3) {
         fs.directories().unlink(sub, format!("file-{index}").as_bytes()).unwrap();
     }

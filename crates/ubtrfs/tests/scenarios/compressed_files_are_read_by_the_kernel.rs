@@ -1,5 +1,5 @@
-//! Files that were written compressed, and changed in every way since, are read by the kernel and
-//! by us as they were written: after a commit, and from a log after a crash.
+//! Files that were written compressed, and then changed in every way, are read right by the kernel
+//! and by us: after a commit, and from a log after a crash.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ fn create(fs: &Filesystem, name: &str) -> InodeId {
     fs.directories().create(fs.root(), name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap()
 }
 
-/// Bytes that pack well, not at all, or in parts.
+/// Returns bytes that compress well, not at all, or in parts.
 fn content(rng: &mut Rng, len: usize) -> Vec<u8> {
     let (kind, seed) = (rng.below(3), rng.below(1 << 30));
     let mut state = seed * 2 + 1;
@@ -57,7 +57,7 @@ fn content(rng: &mut Rng, len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Files and what they contain.
+/// Files and their contents.
 struct Work {
     fs: Arc<Filesystem>,
     rng: Rng,
@@ -71,7 +71,7 @@ impl Work {
         Self { fs, rng: Rng::new(seed), files }
     }
 
-    /// Changes how data is compressed from now on: of all files, or of one.
+    /// Changes how data is compressed from now on, for all files or for one.
     fn choose(&mut self) {
         const PROPERTY: &[u8] = b"btrfs.compression";
         let id = self.files[self.rng.index(self.files.len())].1;
@@ -172,7 +172,8 @@ fn assert_ours(fs: &Filesystem, expected: &BTreeMap<String, Vec<u8>>, what: &str
     }
 }
 
-/// Mounts with the kernel, which replays a log, and leaves a volume without one.
+/// Mounts the volume with the kernel, which replays a log, compares the files, and leaves a volume
+/// without a log.
 fn assert_kernels(image: &Path, expected: &BTreeMap<String, Vec<u8>>, what: &str) {
     let mount = KernelMount::new(&[image], "");
     for (name, content) in expected {
@@ -183,7 +184,7 @@ fn assert_kernels(image: &Path, expected: &BTreeMap<String, Vec<u8>>, what: &str
     assert_btrfs_check_clean(image);
 }
 
-/// The file extent items of an image with an algorithm, as btrfs-progs shows them.
+/// Returns the number of an image's file extent items with an algorithm, as btrfs-progs shows them.
 fn compressed_items(image: &Path, algorithm: &str) -> usize {
     let shown = run(command("btrfs", &["inspect-internal", "dump-tree", "-t", "5"]).arg(image)).ok();
     shown.stdout.matches(&format!("({algorithm})")).count()
@@ -193,9 +194,9 @@ fn options(mode: CompressionMode) -> Options {
     Options { compression: Some(mode), ..Options::default() }
 }
 
-/// By invariant 31 all lengths are what the kernel takes them for, in commits and in logs.
+/// In commits and in logs, all lengths are what the kernel takes them for (invariant 31).
 #[test]
-fn by_every_algorithm_and_level_after_commits_and_crashes() {
+fn files_of_every_algorithm_and_level_are_read_after_commits_and_crashes() {
     require!(Need::Kernel);
     for seed in seeds(1) {
         for (number, mode) in modes().into_iter().enumerate() {
@@ -214,9 +215,9 @@ fn by_every_algorithm_and_level_after_commits_and_crashes() {
     }
 }
 
-/// Remounts, flags and properties choose another algorithm at any time, or none.
+/// Remounts, flags and properties choose another algorithm, or none, at any time.
 #[test]
-fn whatever_is_chosen_between_writes_fsyncs_and_commits() {
+fn files_are_read_whatever_algorithm_is_chosen_between_writes() {
     require!(Need::Kernel);
     for seed in seeds(6) {
         let dir = scratch_dir();
@@ -231,12 +232,12 @@ fn whatever_is_chosen_between_writes_fsyncs_and_commits() {
     }
 }
 
-/// Fsyncs everything and crashes: what was done is read by us and by the kernel, from the log by
-/// either. Returns the image that we have replayed.
+/// Fsyncs everything and crashes. Both we and the kernel read the files from the log. Returns the
+/// image that we have replayed.
 fn is_read_after_a_crash(work: Work, image: &Path, options: Options, what: &str) -> PathBuf {
     work.fsync_all();
     let expected = work.expected();
-    // Without a commit: the log has what the last one has not.
+    // There is no commit, so the log has what the last commit lacks.
     drop(work);
     let replayed = image.with_extension("replayed");
     std::fs::copy(image, &replayed).unwrap();
@@ -251,7 +252,7 @@ fn is_read_after_a_crash(work: Work, image: &Path, options: Options, what: &str)
     replayed
 }
 
-/// By invariant 30 a volume names the algorithms that it needs as soon as it needs them.
+/// A volume names the algorithms that it needs as soon as it needs them (invariant 30).
 #[test]
 fn the_superblock_names_the_algorithm_with_the_first_data_that_needs_it() {
     for (algorithm, feature) in
@@ -289,8 +290,8 @@ fn the_superblock_names_the_algorithm_with_the_first_data_that_needs_it() {
     }
 }
 
-/// A file of a sector is kept within metadata where it is small enough once it is compressed, and
-/// is a file like any other: it grows, shrinks and is shared, also while a commit is under way.
+/// A file of a sector is inline if it is small enough once it is compressed. It is a file like any
+/// other: it grows, shrinks and is shared, also during a commit.
 #[test]
 fn small_files_are_inline_if_they_are_small_when_compressed() {
     require!(Need::Kernel);
@@ -402,7 +403,7 @@ fn what_may_not_be_compressed_is_not() {
     fs.files().write(sector, WriteAt::Offset(1 << 20), &text[..4096], false).unwrap();
     fs.durability().sync().unwrap();
     assert_eq!(compressed_items(&image, "zstd"), 0);
-    // Written again, what was reserved is data like any other.
+    // When preallocated space is written, it holds data like any other.
     fs.files().write(reserved, WriteAt::Offset(0), &text, false).unwrap();
     fs.close().unwrap();
     drop(fs);
@@ -412,7 +413,8 @@ fn what_may_not_be_compressed_is_not() {
 
 #[test]
 fn a_file_that_does_not_pack_is_marked_unless_compression_is_forced() {
-    // The samples, of 16 bytes in 256, give hope; but there is no sector to save.
+    // The samples, of 16 bytes in 256, suggest that the data compresses, but compression saves no
+    // sector.
     let mut hopeful = Rng::new(1).noise(8192);
     hopeful.chunks_mut(256).for_each(|chunk| chunk[..16].fill(0));
     for force in [false, true] {

@@ -1,6 +1,6 @@
-//! What is done while a commit is under way keeps its promises when the commit fails: fsyncs that
-//! joined it return an error (invariant 22), and committed data stays as it was (invariant 2).
-//! The next transaction is closed when this one has ended (invariant 6).
+//! Operations during a commit keep their promises when the commit fails: fsyncs that joined it
+//! return an error (invariant 22), and committed data stays as it was (invariant 2). The next
+//! transaction is closed when this one has ended (invariant 6).
 
 use std::cell::RefCell;
 use std::sync::mpsc::channel;
@@ -20,9 +20,9 @@ use crate::common::pattern;
 
 const EIO: i32 = 5;
 const LEN: usize = 256 << 10;
-/// Little enough to stay dirty until a commit has frozen it.
+/// Bytes of a file, few enough to stay dirty until a commit has frozen them.
 const SMALL: usize = 32 << 10;
-/// Enough for another thread to close a block group if nothing keeps it from that.
+/// Enough time for another thread to close a block group if nothing prevents that.
 const TIME_TO_CLOSE_A_GROUP: Duration = Duration::from_millis(300);
 
 fn device() -> Arc<FaultyDevice> {
@@ -46,7 +46,7 @@ fn with_faults(faults: Faults) -> Options {
 }
 
 thread_local! {
-    /// What this test mounted last, whose commits its own thread makes.
+    /// The volume that this test mounted last. The test's own thread makes its commits.
     static MOUNTED: RefCell<Weak<Filesystem>> = RefCell::default();
 }
 
@@ -58,7 +58,7 @@ fn file(fs: &Filesystem, name: &[u8]) -> InodeId {
     fs.directories().create(fs.root(), name, &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap()
 }
 
-/// Has `act` done once, at this step of the next commit.
+/// Returns a hook that calls `act` once, at this step of the next commit.
 fn once_at(step: CommitStep, act: impl FnOnce(&Filesystem) + Send + 'static) -> CommitHook {
     let act = Mutex::new(Some(act));
     CommitHook(Arc::new(move |reached| {
@@ -70,7 +70,8 @@ fn once_at(step: CommitStep, act: impl FnOnce(&Filesystem) + Send + 'static) -> 
     }))
 }
 
-/// The content of a file in a read-only mount after a crash: `None` if it is not there.
+/// Returns the content of a file in a read-only mount after a crash, or `None` if the file is not
+/// there.
 fn after_a_crash(device: &Arc<FaultyDevice>, name: &[u8]) -> Option<Vec<u8>> {
     device.heal();
     let fs = mount(device, Options { read_only: true, ..Options::default() });
@@ -78,8 +79,8 @@ fn after_a_crash(device: &Arc<FaultyDevice>, name: &[u8]) -> Option<Vec<u8>> {
     Some(fs.files().read(id, 0, 1 << 20).unwrap_or_else(|error| panic!("{}: {error}", String::from_utf8_lossy(name))))
 }
 
-/// An fsync joins the log that a commit is to write with its superblock; one of the commit's
-/// requests fails. Returns whether the fsync was answered by success though its data is lost.
+/// Lets an fsync join the log that a commit writes with its superblock, and fails one of the
+/// commit's requests. Returns whether the fsync succeeded though its data is lost.
 fn fsync_beside_a_commit_that_fails(operation: Operation, successes: u64, fault: Option<CommitFault>) -> Option<bool> {
     let device = device();
     let (sender, receiver) = channel();
@@ -126,9 +127,9 @@ fn fsyncs_that_are_answered_before_the_superblock_are_noticed() {
     assert_eq!((lie(Operation::Write), lie(Operation::Flush)), (Some(true), Some(true)));
 }
 
-/// A file is dirty when a commit begins; before its data is written, the file is emptied and set to
-/// nocow. Power is cut before the superblock. Returns whether the last commit's data is still
-/// there.
+/// A file is dirty when a commit begins. Before its data is written, the file is truncated to
+/// nothing and set to nocow. Power is cut before the superblock. Returns whether the data of the
+/// last commit is still there.
 fn dirty_data_meets_new_flags(fault: Option<CommitFault>) -> bool {
     let device = device();
     let hooked: Arc<Mutex<Option<InodeId>>> = Arc::default();
@@ -156,7 +157,8 @@ fn dirty_data_meets_new_flags(fault: Option<CommitFault>) -> bool {
     found.is_ok_and(|content| content == pattern(1, LEN))
 }
 
-/// Has `act` done once, when the commit after `commits` others has frozen its transaction.
+/// Returns a hook that calls `act` once, when the commit after `commits` others has frozen its
+/// transaction.
 fn once_after(commits: usize, act: impl FnOnce(&Filesystem) + Send + 'static) -> CommitHook {
     let left = Mutex::new((commits, Some(act)));
     CommitHook(Arc::new(move |reached| {
@@ -185,7 +187,7 @@ fn data_of_a_commit_is_written_by_the_flags_that_the_file_had() {
     assert!(!dirty_data_meets_new_flags(Some(CommitFault::NewestFlags)));
 }
 
-/// The kernel moves what is kept within metadata to an extent before a file grows past it.
+/// Like the kernel, we move inline data to an extent before a file grows past it.
 #[test]
 fn a_file_that_grows_beside_a_commit_is_kept_in_metadata_or_in_extents_not_in_both() {
     type Grow = fn(&Filesystem, InodeId);
@@ -234,8 +236,8 @@ fn metadata_groups(fs: &Filesystem) -> Vec<Logical> {
     chunks.filter(|(_, chunk)| chunk.flags.contains(BlockGroupFlags::METADATA)).map(|(start, _)| start).collect()
 }
 
-/// Makes files with a lot of metadata until that needs another block group, or so many. Returns how
-/// many it has made.
+/// Makes files with a lot of metadata until that needs another block group, but at most `most`.
+/// Returns how many it has made.
 fn fill_metadata(fs: &Filesystem, prefix: &str, most: u64) -> u64 {
     let groups = metadata_groups(fs);
     let file = |number| {
@@ -245,10 +247,10 @@ fn fill_metadata(fs: &Filesystem, prefix: &str, most: u64) -> u64 {
     (0..most).take_while(|_| metadata_groups(fs) == groups).inspect(|number| file(*number)).count() as u64
 }
 
-/// Chunks that are made while a commit is under way are not in its trees, so its nodes can't be
-/// there (invariant 8).
+/// A chunk that is made during a commit is not in that commit's trees, so its nodes can't be there
+/// (invariant 8). The commit keeps the space that it may still need.
 #[test]
-fn what_a_commit_may_still_allocate_is_left_to_it() {
+fn a_commit_keeps_the_space_that_it_may_still_need() {
     const BATCH: u64 = 10;
     const SIZE: u64 = 512 << 20;
     let fill = |fs: &Filesystem, most: u64| {

@@ -1,5 +1,5 @@
-//! A device that fails a copy of an extent that is being moved is not current before it has that
-//! (invariant 34), though no commit refers to the copy yet.
+//! A device that fails a copy of an extent which is being moved is not current before it has the
+//! copy (invariant 34), though no commit refers to the copy yet.
 
 use std::io;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use crate::common::volumes::{alone, assert_clean, assert_holds, volume, write};
 
 const EIO: i32 = 5;
 const LEN: usize = 1 << 20;
-/// How long a copy waits for what is done beside it, which may have to wait for the copy.
+/// How long a copy waits for the operation beside it, which may have to wait for the copy.
 const BESIDE: Duration = Duration::from_secs(1);
 
-/// A device that fails the first write of data, and before the second one has something done.
+/// A device that fails the first write of data, and calls `beside` before the second one.
 struct Meddling {
     inner: FaultyDevice,
-    /// Writes of data; very many before it is armed.
+    /// Writes of data since it was armed; very many before that.
     writes: AtomicUsize,
     beside: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
@@ -84,8 +84,8 @@ fn first_group(fs: &Filesystem) -> Logical {
     groups.find(|(_, chunk)| chunk.flags.contains(BlockGroupFlags::DATA)).unwrap().0
 }
 
-/// The devices of a mirror, of which the second fails a copy and is brought up to the first before
-/// a commit has all copies.
+/// Returns the devices of a mirror, of which the second fails a copy and is brought up to the first
+/// before a commit has all copies.
 fn brought_up_beside_copies(faults: Faults) -> Vec<Arc<OverlayDevice>> {
     let devices: Vec<_> = volume(2, Profile::Raid1, Profile::Raid1).into_iter().map(Arc::new).collect();
     let meddling = Arc::new(Meddling {
@@ -130,9 +130,9 @@ fn a_device_that_fails_a_copy_is_brought_up_when_a_commit_has_it() {
     (0..4).for_each(|number| assert_holds(&fs, &format!("file {number}"), number, LEN));
 }
 
-/// The fault that this mends is found where it is put back.
+/// The fault that this prevents is found where it is put back.
 #[test]
-fn a_device_that_is_brought_up_before_that_lacks_the_copy() {
+fn a_device_that_is_current_before_a_commit_has_the_copy_is_noticed() {
     let devices =
         brought_up_beside_copies(Faults { resilver: Some(ResilverFault::OverlookCopies), ..Faults::default() });
     let shared: Vec<Arc<dyn Device>> = devices.iter().map(|device| device.clone() as _).collect();
@@ -143,7 +143,7 @@ fn a_device_that_is_brought_up_before_that_lacks_the_copy() {
 #[test]
 fn a_device_that_does_not_meddle_yet_conforms() {
     let inner = FaultyDevice::new(Arc::new(OverlayDevice::zeroed(2 << 20)));
-    // Very many, so that none is the first one.
+    // There are very many, so that none is the first one.
     let device = Meddling { inner, writes: AtomicUsize::new(1 << 40), beside: Mutex::default() };
     assert_conforms(Subject::new(Arc::new(device)));
 }

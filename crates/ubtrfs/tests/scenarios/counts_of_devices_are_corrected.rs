@@ -1,5 +1,5 @@
-//! A superblock that counts another number of devices than the chunk tree has is mounted and
-//! corrected, as by the kernel; a volume whose devices are missing is not mounted.
+//! A volume whose superblock has another number of devices than the chunk tree is mounted and
+//! corrected, as by the kernel; a volume with missing devices is not mounted.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ fn count(device: &OverlayDevice) -> u64 {
     Superblock::parse(&bytes, SUPERBLOCK_COPIES[0]).unwrap().num_devices
 }
 
-/// Has all superblocks of a device count so many devices.
+/// Sets the number of devices in all superblocks of a device.
 fn set_count(device: &OverlayDevice, count: u64) {
     for at in SUPERBLOCK_COPIES.into_iter().filter(|at| at.0 + (SUPERBLOCK_SIZE as u64) < device.size()) {
         let mut bytes = vec![0; SUPERBLOCK_SIZE];

@@ -1,5 +1,5 @@
-//! On a volume that is damaged, truncated or full, only the damaged part is lost; everything
-//! durable stays so; and a refusal is a sentence.
+//! On a volume that is damaged, truncated or full, only the damaged part is lost; durable data
+//! stays; and a refusal says why.
 
 use std::fs::OpenOptions as FileOptions;
 use std::path::Path;
@@ -27,7 +27,7 @@ fn name(number: u64) -> String {
     format!("file number {number}")
 }
 
-/// Small files are inline, some have an extent.
+/// Returns the content of a file: small files are inline, some have an extent.
 fn content(number: u64) -> Vec<u8> {
     pattern(number, if number.is_multiple_of(5) { 12_288 } else { number as usize % 90 })
 }
@@ -36,7 +36,7 @@ fn make_volume(path: &Path, size: u64) {
     image::make(path, size, |options| options.node_size = Some(4096));
 }
 
-/// A volume with files in it.
+/// Makes a volume with files in it.
 fn volume(path: &Path) {
     make_volume(path, SIZE);
     let fs = open(path, false).unwrap();
@@ -71,8 +71,8 @@ fn read(fs: &Filesystem, name: &str) -> Result<Vec<u8>, Error> {
     content
 }
 
-/// The numbers of the files that can't be read, each for a reason that programs see as EIO; all
-/// others are right.
+/// Returns the numbers of the files that can't be read, each for a reason that programs see as EIO.
+/// All others have the right content.
 fn lost(fs: &Filesystem) -> Vec<u64> {
     let is_lost = |number: &u64| match read(fs, &name(*number)) {
         Ok(found) => {
@@ -93,7 +93,7 @@ fn assert_clean(path: &Path) {
     assert!(report.is_clean(), "{:#?}", report.faults);
 }
 
-/// The first extent that holds data.
+/// Returns the address of the first data extent.
 fn data_extent(image: &Image) -> Logical {
     let is_data = |(key, data): &(Key, Vec<u8>)| {
         key.item_type == ItemType::EXTENT_ITEM && ExtentItem::parse(key, data).unwrap().flags & ExtentFlags::DATA != 0
@@ -142,7 +142,7 @@ fn a_lost_leaf_costs_only_the_files_in_it() {
     volume(&path);
     let image = Image::open(&path);
     let leaves = image.leaves(TreeId::FS);
-    // Towards the end of the tree, where the files' own items are and the directory's are not.
+    // Takes a leaf near the end of the tree, which has items of files and not of the directory.
     let leaf = leaves[leaves.len() * 3 / 4];
     image.flip_all(leaf.plus(300));
     let fs = open(&path, true).unwrap();
@@ -150,7 +150,7 @@ fn a_lost_leaf_costs_only_the_files_in_it() {
     assert!((1..40).contains(&gone.len()), "{gone:?}");
     drop(fs);
 
-    // The rest can be worked on.
+    // The rest of the volume can be used.
     let fs = open(&path, false).unwrap();
     assert_eq!(lost(&fs), gone);
     let id = fs.directories().lookup(fs.root(), name(0).as_bytes()).unwrap();
@@ -176,7 +176,7 @@ fn a_malformed_item_costs_itself_when_reading_and_is_reported_when_writing() {
             Some((leaf, key))
         })
         .unwrap();
-    // A file type that does not exist: the mode is at 52.
+    // Sets a file type that does not exist; the mode is at offset 52.
     image.edit(
         TreeId::FS,
         |other, _| *other == key,
@@ -197,7 +197,7 @@ fn a_malformed_item_costs_itself_when_reading_and_is_reported_when_writing() {
     assert!((1..40).contains(&lost(&fs).len()));
 }
 
-/// Of invariant 11: what does not fit its checksum is no file's content.
+/// Data that does not match its checksum is never read as a file's content (invariant 11).
 #[test]
 fn a_bad_data_sector_costs_that_sector() {
     let dir = tempfile::tempdir().unwrap();
@@ -219,7 +219,8 @@ fn a_bad_data_sector_costs_that_sector() {
         for (offset, len) in [(3 * 4096, 1), (4 * 4096 - 1, 1), (0, 40_960)] {
             assert_eq!(fs.files().read(id, offset, len).unwrap_err().errno(), Errno::IO);
         }
-        // Rewritten it is intact again, and with the whole file the bad extent is freed.
+        // Writing the sector again mends it, and when the whole file is rewritten the bad extent is
+        // freed.
         if !read_only {
             fs.files().write(id, WriteAt::Offset(3 * 4096), &data[3 * 4096..4 * 4096], false).unwrap();
             fs.durability().sync().unwrap();
@@ -241,7 +242,8 @@ fn a_truncated_image_costs_only_the_missing_part() {
     create(&fs, "far away", &pattern(1, 30 << 20)).unwrap();
     fs.close().unwrap();
     drop(fs);
-    // After the first copy of the metadata; the second one is lost, with the data there.
+    // Truncates the image after the first copy of the metadata; the second copy is lost, with the
+    // data behind it.
     let image = Image::open(&path);
     let (_, chunk) = image.chunks().iter().find(|(_, chunk)| chunk.flags.contains(BlockGroupFlags::METADATA)).unwrap();
     let end = chunk.stripes.iter().map(|stripe| stripe.offset.0).min().unwrap() + chunk.length;
@@ -278,7 +280,7 @@ fn a_damaged_primary_superblock_costs_only_writing() {
     let image = Image::open(&path);
     image.write_raw(SUPERBLOCK_COPIES[0].plus(700), b"damage");
     let refused = sentence(open(&path, false));
-    // The command names the remedies, since they depend on how it is called.
+    // The command names the remedies, since they depend on how it was called.
     let parts = ["superblock is damaged", "the copy at 64 MiB is good"];
     assert!(parts.iter().all(|what| refused.contains(what)), "{refused}");
     assert!(lost(&open(&path, true).unwrap()).is_empty());
@@ -297,7 +299,7 @@ fn a_lost_extent_tree_costs_only_writing() {
     assert!(refused.to_string().contains("tree 2"), "{refused}");
 }
 
-/// Makes files and syncs until something fails; returns how many files are durable, and the error.
+/// Makes files and syncs until something fails. Returns how many files are durable, and the error.
 fn fill(fs: &Filesystem) -> (u64, Error) {
     let mut durable = 0;
     loop {
@@ -320,7 +322,7 @@ fn assert_holds(fs: &Filesystem, durable: u64) {
     }
 }
 
-/// What must be true of a file system whose device has failed it.
+/// Asserts the state of a file system after its device has failed.
 fn assert_gave_up(fs: &Filesystem, durable: u64) {
     assert!(fs.is_read_only() && fs.abort_reason().is_some());
     assert_eq!(create(fs, "one more", b"?").unwrap_err().errno(), Errno::ROFS);
@@ -355,7 +357,7 @@ fn a_backing_file_system_that_is_full_costs_nothing_durable() {
     assert_clean(&path);
 }
 
-/// A tmpfs; unmounted on drop.
+/// A tmpfs, which is unmounted on drop.
 struct Backing(std::path::PathBuf);
 
 impl Backing {
@@ -404,10 +406,10 @@ fn a_device_that_fails_at_any_write_or_flush_costs_nothing_durable() {
     }
 }
 
-/// Nothing could be reached in it: the mount fails with a reason. Another subvolume, or a rescue
-/// mount, is not prevented.
+/// The mount fails with a reason, since no path could be reached in such a subvolume. A mount of
+/// another subvolume, or a rescue mount, is still possible.
 #[test]
-fn a_root_that_is_no_directory() {
+fn a_root_that_is_no_directory_is_not_mounted() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     volume(&path);

@@ -1,5 +1,5 @@
-//! A read of which the caller reads a part from devices by itself shows what a read by the engine
-//! shows, or begins again (invariant 11).
+//! A deferred read, of which the caller reads a part from the devices by itself, returns what a
+//! read by the engine returns, or has to begin again (invariant 11).
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ const SECTOR: u64 = 4096;
 const SIZE: u64 = 256 << 20;
 const SECTORS: u64 = 64;
 
-/// A new volume in an image, with the directory that it is in.
+/// Makes and opens a new volume in an image, and returns it with its directory.
 fn volume(change: impl FnOnce(&mut MkfsOptions)) -> (TempDir, PathBuf, Arc<Filesystem>) {
     let dir = scratch_dir();
     let path = dir.path().join("image");
@@ -52,7 +52,7 @@ fn overwrite(path: &Path, at: u64, bytes: &[u8]) {
     image.sync_all().unwrap();
 }
 
-/// Does the caller's part. `None`: the read has to be done again.
+/// Performs the caller's part of a read. Returns `None` if the read has to begin again.
 fn end(fs: &Filesystem, begun: &BegunRead, buffer: &mut Buffer) -> Option<Vec<u8>> {
     for part in begun.missing() {
         let DirectRead { file, at, .. } = &part.from;
@@ -64,10 +64,10 @@ fn end(fs: &Filesystem, begun: &BegunRead, buffer: &mut Buffer) -> Option<Vec<u8
     is_right.then(|| buffer[..begun.len].to_vec())
 }
 
-/// Files whose sectors are dirty, written back, committed, holes, preallocated, truncated, in any
-/// order.
+/// The files have sectors that are dirty, written back, committed, holes, preallocated or
+/// truncated, in any order.
 #[test]
-fn deferred_reads_are_as_others() {
+fn deferred_reads_show_what_other_reads_show() {
     let (_dir, _, fs) = volume(|_| ());
     let mut random = Rng::new(1);
     let (mut left, mut refused) = (0, 0);
@@ -104,7 +104,7 @@ fn deferred_reads_are_as_others() {
     fs.close().unwrap();
 }
 
-/// While the caller reads, the file is freed, and others are written that could take its space.
+/// While the caller reads, the file is deleted, and others are written that could take its space.
 #[test]
 fn the_space_of_what_is_being_read_is_not_used_again() {
     const LEN: u64 = 2 << 20;
@@ -127,7 +127,7 @@ fn the_space_of_what_is_being_read_is_not_used_again() {
         fs.references().forget(other, 1);
         begun.missing().iter().any(|part| (part.from.at..part.from.at + part.range.len() as u64).contains(&at))
     };
-    // The space of the commit that is being read comes back after it, and each later one's, too.
+    // Space that this commit uses, and that of each later commit, is reused only after the read.
     assert!(!(0..40).any(is_used_by), "the space was used again");
     assert!(end(&fs, &begun, &mut buffer).unwrap() == pattern(1, 16 * SECTOR as usize));
     drop(begun);
@@ -135,7 +135,7 @@ fn the_space_of_what_is_being_read_is_not_used_again() {
     fs.close().unwrap();
 }
 
-/// Data that no commit has had is overwritten while the caller reads it.
+/// Data that is in no commit is overwritten while the caller reads it.
 #[test]
 fn what_takes_the_place_of_an_extent_is_not_shown() {
     let (_dir, path, fs) = volume(|_| ());
@@ -150,7 +150,8 @@ fn what_takes_the_place_of_an_extent_is_not_shown() {
     fs.close().unwrap();
 }
 
-/// The caller's copy is damaged: the engine shows the other one, and mends the first.
+/// The copy that the caller reads is damaged: the engine returns the other copy, and mends the
+/// first.
 #[test]
 fn damaged_copies_are_left_to_the_engine() {
     let (_dir, path, fs) = volume(|options| options.data_profile = Some(ubtrfs_mkfs::Profile::Dup));
@@ -168,7 +169,7 @@ fn damaged_copies_are_left_to_the_engine() {
     fs.close().unwrap();
 }
 
-/// What has no checksums could not be distinguished from what took its place.
+/// Without checksums, a caller could not notice that other data has taken the place.
 #[test]
 fn files_without_checksums_are_not_left_to_callers() {
     let (_dir, _, fs) = volume(|_| ());
@@ -182,8 +183,8 @@ fn files_without_checksums_are_not_left_to_callers() {
     fs.close().unwrap();
 }
 
-/// Reads of mirrored data that are under way at the same time are spread over the devices, and so
-/// are the parts of a large one.
+/// Parallel reads of mirrored data are spread over the devices, and so are the parts of a large
+/// read.
 #[test]
 fn deferred_reads_of_a_mirror_go_to_the_device_with_the_fewest() {
     let dir = scratch_dir();

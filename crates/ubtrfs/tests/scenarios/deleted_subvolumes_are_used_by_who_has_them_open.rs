@@ -1,6 +1,6 @@
-//! Who has something of a subvolume open when it is deleted uses it as before, as with the kernel's
-//! driver; then its space comes back. A crash leaves nothing of it. A commit either merges into
-//! its tree or drops it (invariant 66).
+//! A process that has something of a subvolume open when it is deleted goes on using it, as with
+//! the kernel's driver. When all is closed, the space is freed. A crash leaves nothing of the
+//! subvolume. A commit either merges into its tree or drops it (invariant 66).
 
 use std::fs::File;
 use std::io;
@@ -32,7 +32,7 @@ fn assert_clean(path: &Path) {
     assert_btrfs_check_clean(path);
 }
 
-/// Waits until all that was deleted is dropped.
+/// Waits until all deleted subvolumes are dropped.
 #[track_caller]
 fn dropped(fs: &Filesystem) {
     let start = Instant::now();
@@ -47,7 +47,7 @@ fn dropped(fs: &Filesystem) {
     }
 }
 
-/// What a crash leaves: a mount of it drops the rest, and finds `kept`.
+/// Asserts that a mount after a crash drops the rest of the deleted subvolumes, and finds `kept`.
 fn assert_crash_leaves_only(path: &Path, kept: &[&str]) {
     let copy = path.with_extension("crashed");
     std::fs::copy(path, &copy).unwrap();
@@ -64,7 +64,7 @@ fn assert_crash_leaves_only(path: &Path, kept: &[&str]) {
 }
 
 #[test]
-fn files_and_directories_of_it_go_on_until_they_are_closed() {
+fn open_files_of_a_deleted_subvolume_work_until_they_are_closed() {
     let dir = scratch_dir();
     let path = dir.path().join("image");
     image::make(&path, SIZE, |_| {});
@@ -95,7 +95,7 @@ fn files_and_directories_of_it_go_on_until_they_are_closed() {
         assert!(fs.files().read(removed, 0, 4 << 20).unwrap() == vec![2; 2 << 20]);
         let found = fs.directories().lookup(below, format!("{round}").as_bytes()).unwrap();
         assert_eq!(fs.files().read(found, 0, 1 << 20).unwrap(), vec![round; 9000]);
-        // Changes, by the directory that is open.
+        // Changes entries through the directory that is open.
         fs.files().write(found, WriteAt::Offset(5000), &[9; 9000], false).unwrap();
         fs.directories().unlink(below, format!("{round}").as_bytes()).unwrap();
         let made = file(&fs, below, &format!("made{round}"), &vec![round; 300_000]);
@@ -108,7 +108,7 @@ fn files_and_directories_of_it_go_on_until_they_are_closed() {
         assert!(fs.files().read(made, 0, 1 << 20).unwrap() == vec![round; 300_000]);
         close_file(&fs, made);
         close_file(&fs, found);
-        // As in a directory that was removed.
+        // Fails as in a directory that was removed.
         assert_eq!(errno(fs.directories().create(root, b"new", &new_file())), Errno::NOENT);
         assert_eq!(
             errno(fs.directories().rename(below, b"renamed", root, b"new", RenameFlags::default())),
@@ -135,7 +135,7 @@ fn files_and_directories_of_it_go_on_until_they_are_closed() {
     assert_eq!(fs.files().clone_range(open, 0, copy, 0, 1 << 20).unwrap(), 1 << 20);
     fs.durability().sync().unwrap();
     assert_crash_leaves_only(&path, &["copy"]);
-    // What has no name any more comes back at once.
+    // The space of a file without a name is freed at once.
     let with_removed = fs.statfs().blocks_free;
     close_file(&fs, removed);
     fs.durability().sync().unwrap();
@@ -162,9 +162,9 @@ fn files_and_directories_of_it_go_on_until_they_are_closed() {
     assert_clean(&path);
 }
 
-/// Somebody never closes it: the next mount drops it.
+/// A file is never closed, so the next mount drops the subvolume.
 #[test]
-fn what_is_open_when_the_mount_ends_is_dropped_by_the_next_one() {
+fn subvolumes_that_are_open_at_an_unmount_are_dropped_by_the_next_mount() {
     let dir = scratch_dir();
     let path = dir.path().join("image");
     image::make(&path, SIZE, |_| {});
@@ -192,10 +192,10 @@ fn what_is_open_when_the_mount_ends_is_dropped_by_the_next_one() {
     assert_clean(&path);
 }
 
-/// The last one is closed when nothing else has changed since the last commit, or in the middle of
-/// many that follow each other.
+/// The last file is closed when nothing else has changed since the last commit, or among many
+/// closes that follow each other.
 #[test]
-fn a_close_alone_has_it_dropped() {
+fn closing_the_last_file_drops_a_deleted_subvolume() {
     for background_commits in [false, true] {
         let dir = scratch_dir();
         let path = dir.path().join("image");
@@ -221,8 +221,8 @@ fn a_close_alone_has_it_dropped() {
     }
 }
 
-/// A file whose flushes return at once: nothing crashes, and on a busy disk each of a thousand
-/// takes a tenth of a second.
+/// A device whose flushes return at once: there is no crash here, and on a busy disk each of a
+/// thousand flushes takes a tenth of a second.
 #[derive(Debug)]
 struct Unflushed(FileDevice);
 
@@ -256,10 +256,10 @@ impl Device for Unflushed {
     }
 }
 
-/// Subvolumes are deleted and reset while others have them open, write to them, and share what they
-/// hold; commits, and pieces of drops, come in between.
+/// Subvolumes are deleted and reset while others have them open, write to them, and share their
+/// extents, with commits and steps of drops in between.
 #[test]
-fn they_are_dropped_when_the_last_of_them_is_closed() {
+fn deleted_subvolumes_are_dropped_when_all_is_closed_while_others_write() {
     let rounds = if soaks() { 2000 } else { 150 };
     let dir = scratch_dir();
     let path = dir.path().join("image");
@@ -295,7 +295,7 @@ fn they_are_dropped_when_the_last_of_them_is_closed() {
                     }
                     fs.references().forget(work, 1);
                     for id in &held {
-                        // It may be gone by name, and is there all the same.
+                        // The file may have lost its name, and is usable all the same.
                         fs.files().write(*id, WriteAt::Offset(rng.below(20_000)), &[user as u8; 5000], false).unwrap();
                         fs.files().read(*id, 0, 1 << 16).unwrap();
                         if rng.one_in(10) {

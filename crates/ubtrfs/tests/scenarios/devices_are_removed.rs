@@ -1,5 +1,5 @@
-//! A device leaves a volume: all that it had is on the others then, whatever is missing, and a
-//! crash at any moment leaves the volume with it or without it.
+//! A device is removed from a volume: all of its data is on the others then, whatever is missing,
+//! and a crash at any time leaves the volume with it or without it.
 
 use std::sync::{Arc, LazyLock};
 
@@ -26,7 +26,7 @@ fn open_degraded(devices: Vec<Arc<dyn Device>>) -> Arc<Filesystem> {
     Filesystem::open(Arc::new(volume), Options { background_commits: false, ..Options::default() }).unwrap()
 }
 
-/// Files, some of them shared with a snapshot.
+/// Makes files, and shares some of them with a snapshot.
 fn fill(fs: &Filesystem) {
     for seed in 1..=20 {
         write(fs, &format!("file {seed}"), seed, (seed as usize) << 17).unwrap();
@@ -38,7 +38,7 @@ fn fill(fs: &Filesystem) {
     fs.durability().sync().unwrap();
 }
 
-/// All but the root directory itself, in which something was made meanwhile.
+/// Returns the tree without the root directory itself, which changes when a file is made in it.
 fn tree_below_the_root(fs: &Filesystem) -> Tree {
     let mut tree = tree_of(fs);
     tree.entries.remove(&[][..]);
@@ -50,7 +50,7 @@ fn is_blank(device: &dyn Device) -> bool {
 }
 
 #[test]
-fn from_every_profile_that_the_others_can_hold_while_files_are_written() {
+fn devices_of_every_profile_are_removed_while_files_are_written() {
     for (count, data, metadata) in [
         (2, Profile::Single, Profile::Dup),
         (3, Profile::Raid0, Profile::Raid0),
@@ -93,7 +93,7 @@ fn from_every_profile_that_the_others_can_hold_while_files_are_written() {
         let fs = open(devices.clone()).unwrap();
         (1..=20).for_each(|seed| assert_holds(&fs, &format!("file {seed}"), seed, (seed as usize) << 17));
         assert_holds(&fs, "after", 50, 2 << 20);
-        // Its number is free again where it was the highest.
+        // Its number is free again if it was the highest.
         fs.add_device(gone).unwrap();
         fs.close().unwrap();
     }
@@ -111,9 +111,9 @@ fn has_extents(fs: &Filesystem, start: Logical, length: u64) -> bool {
     has_some
 }
 
-/// Nothing has changed since the mount, and a mount alone does not take empty chunks away.
+/// Nothing has changed since the mount, and a mount alone does not remove empty chunks.
 #[test]
-fn one_that_has_nothing_but_an_empty_chunk_is_removed_from_an_idle_volume() {
+fn a_device_with_only_an_empty_chunk_is_removed_from_an_idle_volume() {
     const MAX: u32 = 500;
     let shared: Vec<Arc<OverlayDevice>> =
         volume(2, Profile::Single, Profile::Raid1).into_iter().map(Arc::new).collect();
@@ -147,7 +147,7 @@ fn one_that_has_nothing_but_an_empty_chunk_is_removed_from_an_idle_volume() {
         assert!(tries.count() < 100, "chunk {start} is emptied");
     }
     assert!(!chunks_of_third().is_empty(), "the chunk is still there");
-    // As after a crash.
+    // Opens the volume as after a crash.
     let crashed = all(&[&shared[0], &shared[1], &third]);
     let fs = open(crashed.clone()).unwrap();
     let asked = std::cell::Cell::new(0);
@@ -180,10 +180,10 @@ fn a_missing_device_is_removed_where_the_others_can_hold_all() {
     (1..=20).for_each(|seed| assert_holds(&fs, &format!("file {seed}"), seed, (seed as usize) << 17));
 }
 
-/// The item of its replacement stays in the device tree for good.
+/// The item of the finished replacement stays in the device tree for good.
 #[test]
-fn one_that_was_put_in_the_place_of_another_is_removed() {
-    /// Far more often than this takes it is not asked whether to go on.
+fn a_device_that_replaced_another_is_removed() {
+    /// More rounds than a removal takes by far.
     const MAX_ROUNDS: u32 = 1000;
     for remounted in [false, true] {
         let mut devices = shared(&volume(3, Profile::Raid1, Profile::Raid1));
@@ -211,7 +211,7 @@ fn one_that_was_put_in_the_place_of_another_is_removed() {
 }
 
 #[test]
-fn what_can_not_be_is_refused_and_changes_nothing() {
+fn removals_that_are_impossible_are_refused_and_change_nothing() {
     let devices = shared(&volume(2, Profile::Raid1, Profile::Raid1));
     let fs = open(devices.clone()).unwrap();
     fill(&fs);
@@ -243,7 +243,7 @@ fn what_can_not_be_is_refused_and_changes_nothing() {
     assert_clean(&devices, "no room");
 }
 
-/// No chunk goes there: older kernels' caches of free space may be about it.
+/// No chunk moves to another address, since the space caches of older kernels may describe it.
 #[test]
 fn without_a_free_space_tree_a_device_with_chunks_stays() {
     let devices: Vec<_> = (0..3).map(|_| blank()).collect();
@@ -267,7 +267,7 @@ fn without_a_free_space_tree_a_device_with_chunks_stays() {
 }
 
 #[test]
-fn one_that_is_stopped_leaves_the_device_in_use() {
+fn a_removal_that_is_stopped_leaves_the_device_in_use() {
     let devices = shared(&volume(2, Profile::Single, Profile::Dup));
     let fs = open(devices.clone()).unwrap();
     fill(&fs);
@@ -279,7 +279,7 @@ fn one_that_is_stopped_leaves_the_device_in_use() {
     assert_eq!(fs.relocator().remove_device(DeviceId(1), &stops).unwrap_err().errno(), Errno::CANCELED);
     assert_eq!(fs.volume().devices().len(), 2);
     let mut seed = 50;
-    // New chunks are made there again.
+    // New chunks are allocated there again.
     let used = |fs: &Filesystem| fs.volume().devices()[0].bytes_used;
     let before = used(&fs);
     while used(&fs) <= before {
@@ -344,8 +344,8 @@ static FILLED: LazyLock<Vec<OverlayDevice>> = LazyLock::new(|| {
     devices.iter().map(|device| device.fork()).collect()
 });
 
-/// Removes a device, and writes by a log, while the power ends after so many writes; whether it has
-/// ended. Some devices lose what they have in their caches (the bits of `lost`).
+/// Removes a device and fsyncs while the power ends after so many writes. Returns whether it has
+/// ended. The devices with a bit in `lost` lose their caches.
 fn crashes(after: u64, lost: u32) -> bool {
     let what = format!("power ends after {after} writes, caches {lost:b} are lost");
     let power = Power::endless();

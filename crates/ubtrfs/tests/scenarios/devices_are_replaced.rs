@@ -1,5 +1,5 @@
 //! A device of a volume is replaced by a new one: nothing that was written before or meanwhile is
-//! lost, whatever fails or crashes, and the volume has the old device or the new one.
+//! lost, whatever fails or crashes, and the volume has either the old device or the new one.
 
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
 
@@ -17,7 +17,7 @@ use crate::common::volumes::{SIZE, assert_clean, assert_holds, blank, open, root
 const EIO: i32 = 5;
 const SOURCE: DeviceId = DeviceId(2);
 
-/// A file whose data has no checksums and is overwritten in place.
+/// Writes and fsyncs a file whose data has no checksums and is overwritten in place.
 fn write_in_place(fs: &Filesystem, seed: u64) -> ubtrfs::Result<()> {
     let file = fs.directories().lookup(root(), b"in place").or_else(|_| {
         let file = write(fs, "in place", 0, 0)?;
@@ -42,7 +42,7 @@ fn open_degraded(devices: Vec<Arc<dyn Device>>) -> Arc<Filesystem> {
     Filesystem::open(Arc::new(volume), Options { background_commits: false, ..Options::default() }).unwrap()
 }
 
-/// What a volume holds that [`fill`] has filled.
+/// Asserts that a volume has the files that [`fill`] makes.
 fn assert_filled(fs: &Filesystem, in_place: u64) {
     (1..=6).for_each(|seed| assert_holds(fs, &format!("file {seed}"), seed, (seed as usize) << 18));
     assert_holds(fs, "in place", in_place, 3 << 20);
@@ -57,7 +57,7 @@ fn fill(devices: Vec<Arc<dyn Device>>) {
     fs.close().unwrap();
 }
 
-/// A filled volume of so many devices.
+/// Makes a filled volume of so many devices.
 fn filled(devices: usize, data: Profile) -> Vec<OverlayDevice> {
     let devices = shared(&volume(devices, data, Profile::Raid1));
     fill(as_devices(&devices));
@@ -66,7 +66,7 @@ fn filled(devices: usize, data: Profile) -> Vec<OverlayDevice> {
 
 static MIRRORED: LazyLock<Vec<OverlayDevice>> = LazyLock::new(|| filled(2, Profile::Raid1));
 static SINGLE: LazyLock<Vec<OverlayDevice>> = LazyLock::new(|| filled(2, Profile::Single));
-/// Any one device of it can be done without, but not two.
+/// A volume that can miss any one device, but not two.
 static THREE_MIRRORED: LazyLock<Vec<OverlayDevice>> = LazyLock::new(|| filled(3, Profile::Raid1));
 
 fn is_blank(device: &dyn Device) -> bool {
@@ -74,7 +74,7 @@ fn is_blank(device: &dyn Device) -> bool {
 }
 
 #[test]
-fn in_every_profile_while_files_are_written() {
+fn devices_of_every_profile_are_replaced_while_files_are_written() {
     for (count, data, metadata) in [
         (2, Profile::Single, Profile::Raid1),
         (2, Profile::Dup, Profile::Dup),
@@ -119,7 +119,7 @@ fn in_every_profile_while_files_are_written() {
     }
 }
 
-/// Until then the old device is needed, and other changes of devices are refused.
+/// Until then the old device is needed, and other changes of the devices are refused.
 #[test]
 fn a_replacement_has_ended_when_that_is_durable() {
     for cancels in [false, true] {
@@ -168,7 +168,7 @@ fn a_missing_device_is_replaced_on_a_degraded_mount() {
     fs.close().unwrap();
     drop(fs);
     assert_clean(&[devices[0].clone(), new.clone()], "replaced");
-    // The new device has all of it.
+    // The new device alone has everything.
     let fs = open_degraded(vec![new]);
     assert_filled(&fs, 7);
     assert_holds(&fs, "after", 8, 2 << 20);
@@ -177,7 +177,7 @@ fn a_missing_device_is_replaced_on_a_degraded_mount() {
 #[test]
 fn what_the_old_device_can_not_read_comes_from_the_others() {
     let devices = shared(&MIRRORED);
-    // Wrong on the old device, and some of it can't be read at all.
+    // Some data on the old device is wrong, and some of it can't be read at all.
     for mib in (1..64).filter(|mib| mib % 3 == 0) {
         let garbage = DeviceWrite { at: Physical(mib << 20), data: vec![0x5a; 1 << 20].into() };
         devices[1].submit(vec![garbage]).wait().unwrap();
@@ -216,7 +216,7 @@ fn what_nobody_can_read_is_counted_and_stays_an_error() {
     fs.close().unwrap();
 }
 
-/// The new device fails so many writes or flushes later; whether it has.
+/// Lets the new device fail after so many writes or flushes. Returns whether it has failed.
 fn target_fails(operation: Operation, after: u64, lasting: Lasting) -> bool {
     let what = format!("{operation:?} {after}, {lasting:?}");
     let devices = shared(&MIRRORED);
@@ -238,7 +238,7 @@ fn target_fails(operation: Operation, after: u64, lasting: Lasting) -> bool {
     write(&fs, "after", 9, 1 << 20).unwrap_or_else(|error| panic!("{what}: {error}"));
     fs.durability().sync().unwrap();
     let state = fs.replacer().progress().state;
-    // The new device may fail after it has the place of the old one.
+    // The new device may fail after it has taken the place of the old one.
     let is_replaced = state == ReplaceState::Finished;
     assert_eq!(done.is_ok(), is_replaced, "{what}: {done:?}");
     assert!(is_replaced || has_failed, "{what}");
@@ -312,13 +312,13 @@ fn a_replacement_that_is_cancelled_leaves_the_volume_as_it_was() {
     assert_clean(&as_devices(&devices), "cancelled");
     let fs = open(as_devices(&devices)).unwrap();
     assert_filled(&fs, 7);
-    // And it can begin again.
+    // The replacement can begin again.
     fs.replacer().begin(SOURCE, new, ReplaceOptions::default()).unwrap();
     fs.replacer().run(&mut |_| true).unwrap();
 }
 
-/// The power ends after so many writes of a replacement; whether it has ended. The caches of some
-/// devices are lost (the bits of `lost`). The next mount goes on.
+/// Lets the power end after so many writes of a replacement. Returns whether it has ended. The
+/// devices with a bit in `lost` lose their caches. The next mount goes on with the replacement.
 fn crashes(start: &[OverlayDevice], after: u64, lost: u32) -> bool {
     let what = format!("power ends after {after} writes, caches {lost:b} are lost");
     let power = Power::endless();
@@ -347,7 +347,7 @@ fn crashes(start: &[OverlayDevice], after: u64, lost: u32) -> bool {
     let left: Vec<Arc<OverlayDevice>> =
         devices.iter().enumerate().map(|(at, device)| device.after_crash(lost & 1 << at == 0)).collect();
     let all = as_devices(&left);
-    // Those that say that they are of the volume.
+    // Opens those devices whose superblock belongs to the volume.
     let given = all.iter().filter(|device| !is_blank(&***device)).cloned().collect();
     let fs = open(given).unwrap_or_else(|error| panic!("{what}: {error}"));
     let state = fs.replacer().progress().state;
@@ -375,8 +375,8 @@ fn crashes(start: &[OverlayDevice], after: u64, lost: u32) -> bool {
     has_ended
 }
 
-/// A replacement of one of three devices, of which the power ends after so many writes, if at all:
-/// how many there were, and the devices.
+/// Replaces one of three devices. The power ends after so many writes, if at all. Returns the
+/// number of writes, and the devices.
 fn replace_until(source: DeviceId, end: Option<u64>) -> (u64, Vec<Arc<PoweredDevice>>) {
     let power = Power::endless();
     let start = THREE_MIRRORED.iter().map(OverlayDevice::fork).chain([blank()]);
@@ -391,13 +391,14 @@ fn replace_until(source: DeviceId, end: Option<u64>) -> (u64, Vec<Arc<PoweredDev
     (power.writes() - begun, devices)
 }
 
-/// What devices have when the power is back; those of the bits of `lost` have lost their caches.
+/// Returns what devices have when the power is back; those with a bit in `lost` have lost their
+/// caches.
 fn after_crash(devices: &[Arc<PoweredDevice>], lost: u32) -> Vec<OverlayDevice> {
     let left = devices.iter().enumerate();
     left.map(|(at, device)| device.after_crash(lost & 1 << at == 0).fork()).collect()
 }
 
-/// After a crash of a replacement the power ends again, so many writes after the next mount.
+/// Lets the power end again, so many writes after the mount that follows a crash of a replacement.
 fn crashes_again(devices: &[Arc<PoweredDevice>], after: u64, lost: [u32; 2], what: &str) {
     let what = format!("{what}, then after {after}, {lost:?} lose their caches");
     let left = after_crash(devices, lost[0]);
@@ -423,7 +424,7 @@ fn crashes_again(devices: &[Arc<PoweredDevice>], after: u64, lost: [u32; 2], wha
     assert_holds(&fs, "last", 9, 1 << 20);
 }
 
-/// By the commit that crashed the new device had the number of the old one (invariant 70).
+/// In the commit that crashed, the new device has taken the number of the old one (invariant 70).
 #[test]
 fn a_crash_in_the_end_of_a_replacement_and_one_of_the_next_mount_leave_a_volume() {
     for source in (1..=3).map(DeviceId) {
@@ -456,7 +457,8 @@ fn a_crash_leaves_a_replacement_that_the_next_mount_goes_on_with() {
     }
 }
 
-/// Also of the device that was replaced: what has its number and id now is not what had it then.
+/// An old copy of the replaced device is left alone, too: its number and id belong to another
+/// device by now.
 #[test]
 fn an_old_copy_of_a_device_is_left_as_it_is() {
     let mut devices = shared(&MIRRORED);
@@ -480,7 +482,8 @@ fn an_old_copy_of_a_device_is_left_as_it_is() {
     assert_clean(&as_devices(&devices[..2]), "without the copy");
 }
 
-/// Its state was that of the last replacement, which had been cancelled long before.
+/// A commit in flight must not give it the state of the last replacement, which was cancelled long
+/// before.
 #[test]
 fn a_commit_under_way_leaves_a_replacement_alone_that_has_just_begun() {
     let devices = shared(&MIRRORED);

@@ -1,6 +1,6 @@
-//! Programs that work for long on volumes whose devices fail at random, one at a time, and are
-//! scrubbed, replaced, removed and added meanwhile, and lose power one after the other: no error
-//! reaches a program, each reads what it wrote, and in the end the volume is whole (invariant 34).
+//! Programs work for long on volumes whose devices fail at random, one at a time. Meanwhile devices
+//! are scrubbed, replaced, removed and added, and lose power one after the other. No program gets
+//! an error, each reads what it wrote, and in the end the volume is whole (invariant 34).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const MAX_BYTES: u64 = 700_000;
 /// How long a soak takes, unless `UBTRFS_MINUTES` says otherwise.
 const MINUTES: u64 = 60;
 
-/// Says in which story a test fails.
+/// Prints the story in which a test fails.
 struct Story(String);
 
 impl Drop for Story {
@@ -36,7 +36,7 @@ impl Drop for Story {
     }
 }
 
-/// One that works in a directory of its own, and knows what its files have.
+/// A program that works in a directory of its own, and knows the contents of its files.
 struct Program {
     directory: String,
     random: Rng,
@@ -61,7 +61,7 @@ impl Program {
         self.files.keys().nth(place as usize).cloned()
     }
 
-    /// Does one thing or another.
+    /// Performs a random operation.
     fn work(&mut self, fs: &Filesystem) {
         let dir = self.directory(fs);
         let name = format!("file {}", self.random.below(MAX_FILES));
@@ -145,7 +145,7 @@ impl Program {
     }
 }
 
-/// A volume, the programs that use it, and who looks after its devices.
+/// A volume, the programs that use it, and the maintenance of its devices.
 struct Machine {
     random: Rng,
     devices: Vec<Arc<FailingDevice>>,
@@ -153,7 +153,7 @@ struct Machine {
     fs: Option<Arc<Filesystem>>,
     snapshots: u64,
     cuts: u64,
-    /// Devices that a chunk needs.
+    /// The number of devices that a chunk needs.
     needs: usize,
 }
 
@@ -188,7 +188,8 @@ impl Machine {
         let alive: Vec<_> = self.devices.iter().filter(|device| device.health() != Health::Dead).cloned().collect();
         let open = if alive.len() < self.devices.len() { Volume::open_degraded } else { Volume::open };
         let volume = open(shared(&alive), OpenOptions::default()).or_else(|_| {
-            // A superblock could not be read.
+            // A superblock could not be read, so the volume is opened without the devices that are
+            // not well.
             let well: Vec<_> = alive.iter().filter(|device| device.health() == Health::Well).cloned().collect();
             Volume::open_degraded(shared(&well), OpenOptions::default())
         });
@@ -202,7 +203,7 @@ impl Machine {
         assert_eq!(fs.abort_reason(), None);
     }
 
-    /// The programs work while somebody looks after the volume.
+    /// Lets the programs work during the maintenance of the volume.
     fn work_during(&mut self, steps: u64, maintenance: impl FnOnce(&Filesystem) + Send) {
         let fs = Arc::clone(self.fs());
         let is_done = AtomicBool::new(false);
@@ -222,7 +223,8 @@ impl Machine {
         });
     }
 
-    /// One round: a device becomes ill, something is done meanwhile, it is mended, and all is well.
+    /// One round: a device begins to fail, maintenance takes place, the device is well again, and
+    /// everything is checked.
     fn round(&mut self) -> String {
         let healths = [Health::Flaky, Health::Lying, Health::Dead, Health::Glitching];
         let (ill, health) =
@@ -235,7 +237,7 @@ impl Machine {
             1 => self.replace(ill, steps),
             2 => self.snapshot(steps),
             3 => self.work_during(steps, balance),
-            // Without the device there are enough for new chunks, which programs may need.
+            // Without the device there are enough devices for new chunks, which programs may need.
             4 if self.devices.len() > self.needs => {
                 self.work_during(steps, |_| {});
                 self.unmount();
@@ -244,7 +246,7 @@ impl Machine {
             }
             0 | 4 => self.work_during(steps, |_| {}),
             5 => self.work_during(steps, |fs| {
-                // What the device has can't be mended while it fails.
+                // Data on the device can't be mended while the device fails.
                 let _ = fs.scrubber().run(ScrubOptions::default(), &mut |_| true);
             }),
             _ => self.add_and_remove(ill, steps),
@@ -260,7 +262,8 @@ impl Machine {
         format!("{story}, device {} loses power first", first + 1)
     }
 
-    /// One device loses power, and the others some fsyncs later: these have been acknowledged.
+    /// Cuts the power of one device, and that of the others some fsyncs later, which have
+    /// succeeded.
     fn lose_power(&mut self, first: usize) {
         let fs = self.fs.take().unwrap();
         fs.durability().sync().unwrap();
@@ -291,12 +294,12 @@ impl Machine {
         assert_eq!(self.fs().volume().lagging_devices(), []);
     }
 
-    /// The device is well again, or back, and gets what it lacks.
+    /// Makes the device well again, and brings it up to the others.
     fn heal(&mut self, ill: usize) {
         self.devices[ill].become_so(Health::Well);
-        // What it has failed is known once the writes that were on their way are waited for.
+        // The failures of the device are known when its writes in flight have been waited for.
         self.fs().durability().sync().unwrap();
-        // One that was left out comes with the next mount.
+        // A device that was left out takes part again from the next mount on.
         if self.random.below(2) == 0 || !self.fs().volume().missing_devices().is_empty() {
             self.unmount();
             self.mount();
@@ -307,7 +310,7 @@ impl Machine {
         assert_eq!(self.fs().volume().lagging_devices(), []);
     }
 
-    /// A new device takes the place of the ill one.
+    /// Replaces the ill device by a new one.
     fn replace(&mut self, ill: usize, steps: u64) {
         let Some(old) = self.number_of(ill) else { return self.work_during(steps, |_| {}) };
         let new = FailingDevice::new(blank(), self.random.next_u64());
@@ -319,7 +322,7 @@ impl Machine {
         self.devices[ill] = new;
     }
 
-    /// The number of a device; none if the volume has been mounted without it.
+    /// Returns the number of a device, or `None` if the volume has been mounted without it.
     fn number_of(&self, place: usize) -> Option<DeviceId> {
         Volume::superblock_of(&*self.devices[place].inner).map(|superblock| superblock.dev_item.devid)
     }
@@ -335,7 +338,7 @@ impl Machine {
         });
     }
 
-    /// The volume gets a new device, and loses the ill one.
+    /// Adds a new device, and removes the ill one.
     fn add_and_remove(&mut self, ill: usize, steps: u64) {
         let Some(old) = self.number_of(ill) else { return self.work_during(steps, |_| {}) };
         let new = FailingDevice::new(blank(), self.random.next_u64());
@@ -358,7 +361,7 @@ impl Machine {
         }
     }
 
-    /// The volume is whole.
+    /// Checks that the volume is whole.
     fn check(&mut self, what: &str) {
         self.unmount();
         assert_clean(&shared(&self.devices), what);

@@ -1,5 +1,5 @@
-//! A device of a volume gets another size: what is behind its new end is moved before, and room
-//! that it gets is used.
+//! A device of a volume is resized: chunks behind its new end are moved before, and new space is
+//! used.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
@@ -25,7 +25,7 @@ fn shared(devices: &[OverlayDevice]) -> Vec<Arc<dyn Device>> {
     devices.iter().map(|device| Arc::new(device.fork()) as _).collect()
 }
 
-/// Fills a volume, and frees most of that again, here and there.
+/// Fills a volume, and frees most of it again, here and there.
 fn fill_and_thin_out(fs: &Filesystem, files: u64) {
     for seed in 1..=files {
         let id = write(fs, &format!("file {seed}"), seed, 2 << 20).unwrap();
@@ -41,7 +41,7 @@ fn fill_and_thin_out(fs: &Filesystem, files: u64) {
     fs.durability().sync().unwrap();
 }
 
-/// The end of the last stripe on a device.
+/// Returns the end of the last stripe on a device.
 fn last_end(fs: &Filesystem, devid: DeviceId) -> u64 {
     let chunks = fs.volume().chunks();
     let ends = chunks.iter().flat_map(|(_, chunk)| {
@@ -53,7 +53,7 @@ fn last_end(fs: &Filesystem, devid: DeviceId) -> u64 {
 }
 
 #[test]
-fn smaller_and_larger_again_in_every_profile() {
+fn devices_are_resized_in_every_profile_without_loss() {
     for (count, data, metadata) in [
         (1, Profile::Single, Profile::Dup),
         (1, Profile::Dup, Profile::Single),
@@ -129,8 +129,8 @@ fn a_device_that_has_grown_is_used_as_a_whole() {
     (1..=files).for_each(|seed| assert_holds(&fs, &format!("file {seed}"), seed, 16 << 20));
 }
 
-/// Writes to a full volume at the moment in which the commit that makes its device larger begins.
-/// What the write returned, and whether the volume is right.
+/// Writes to a full volume when the commit that makes its device larger begins. Returns whether the
+/// write succeeded, and whether the volume is right.
 fn write_beside_growing(fault: Option<CommitFault>) -> (bool, bool) {
     type Beside = Arc<Mutex<Option<thread::JoinHandle<bool>>>>;
     const LENGTH: usize = 3 << 20;
@@ -155,7 +155,7 @@ fn write_beside_growing(fault: Option<CommitFault>) -> (bool, bool) {
                 written
             };
             *beside.lock().unwrap() = Some(thread::spawn(write));
-            // If it waits for the commit, that has to go on.
+            // The write may wait for the commit, which has to go on then.
             let _ = is_done.recv_timeout(Duration::from_secs(4));
         }
     }));
@@ -173,7 +173,7 @@ fn write_beside_growing(fault: Option<CommitFault>) -> (bool, bool) {
     let written = beside.join().unwrap();
     let is_durable = fs.close().is_ok();
     drop(fs);
-    // A chunk that the volume has refused counts for nothing.
+    // A chunk that the volume refuses on opening counts for nothing.
     let report = ubtrfs_check::check(&devices, &ubtrfs_check::Options::default()).unwrap();
     assert!(report.is_clean(), "{fault:?}: {:#?}", report.faults);
     if written && is_durable {
@@ -183,9 +183,9 @@ fn write_beside_growing(fault: Option<CommitFault>) -> (bool, bool) {
     (written, resized && is_durable)
 }
 
-/// Of invariant 18: chunks are within their devices, as the trees have these.
+/// Chunks lie within the devices' sizes that the same commit has (invariant 18).
 #[test]
-fn room_is_given_to_chunks_when_the_volume_has_it() {
+fn chunks_use_new_space_only_when_a_commit_has_it() {
     assert_eq!(write_beside_growing(None), (true, true));
     let (written, is_right) = write_beside_growing(Some(CommitFault::GrowAtOnce));
     assert!(!(written && is_right), "the fault is not found");
@@ -233,8 +233,8 @@ fn files_can_be_written_while_a_device_gets_smaller() {
     (1..round.get().min(8)).for_each(|round| assert_holds(&fs, &format!("meanwhile {round}"), round, 300_000));
 }
 
-/// Makes a device smaller and larger while the power ends after so many writes; whether it has
-/// ended.
+/// Makes a device smaller and larger while the power ends after so many writes. Returns whether it
+/// has ended.
 fn crashes(start: &[OverlayDevice], after: u64, keeps_cache: bool) -> bool {
     let what = format!("power ends after {after} writes, {keeps_cache}");
     let power = Power::endless();

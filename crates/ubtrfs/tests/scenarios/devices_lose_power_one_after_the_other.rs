@@ -1,6 +1,6 @@
 //! A power cut reaches two mirrored devices one after the other: in between, what is acknowledged
-//! is on the second one alone. All of it is there, whichever log of the same commit the first one
-//! has, and the first one is brought up to the second (invariant 34).
+//! is on the second one alone. All of it is there afterwards, whichever log of the same commit the
+//! first one has, and the first one is brought up to the second (invariant 34).
 
 use std::sync::Arc;
 
@@ -16,15 +16,15 @@ use ubtrfs_volume::{Device, Fate, OpenOptions, RecordingDevice, Volume};
 use crate::common::pattern;
 use crate::common::volumes::{assert_clean, open, root, volume};
 
-/// Writers, each of a file of its own.
+/// Files, each with a writer of its own.
 const FILES: usize = 3;
-/// Fsyncs of a history; and after how many there is a commit, now and then.
+/// Fsyncs of a history, and the average number of them between commits.
 const FSYNCS: usize = 40;
 const COMMIT_AFTER: u64 = 17;
-/// The most bytes of a file.
+/// The maximum length of a file, in bytes.
 const MAX: u64 = 200_000;
 
-/// What was acknowledged: a file's content, and the events of the devices until then.
+/// An acknowledged write: the file's content, and the number of events of the devices until then.
 struct Acknowledged {
     file: usize,
     seed: u64,
@@ -34,7 +34,7 @@ struct Acknowledged {
 
 struct History {
     recordings: Vec<Arc<RecordingDevice>>,
-    /// In the order of their events.
+    /// The acknowledged writes, in the order of their events.
     acknowledged: Vec<Acknowledged>,
     began: usize,
 }
@@ -43,14 +43,14 @@ fn name(file: usize) -> String {
     format!("file {file}")
 }
 
-/// Replaces a file's content, and waits until it is durable.
+/// Replaces a file's content, and makes it durable.
 fn replace(fs: &Filesystem, file: InodeId, seed: u64, len: usize) {
     fs.inodes().set_attributes(file, &SetAttributes { size: Some(len as u64), ..SetAttributes::default() }).unwrap();
     fs.files().write(file, WriteAt::Offset(0), &pattern(seed, len), false).unwrap();
     fs.durability().fsync(file).unwrap();
 }
 
-/// Files, of which the first has no checksums, are written again and again.
+/// Writes files, of which the first has no checksums, again and again, and records the devices.
 fn history(seed: u64) -> History {
     let mut rng = Rng::new(seed);
     let devices = volume(2, Profile::Raid1, Profile::Raid1);
@@ -85,12 +85,13 @@ fn history(seed: u64) -> History {
 }
 
 impl History {
-    /// What a device has when its power fails after so many events.
+    /// Returns what a device has when its power fails after so many events.
     fn cut(&self, device: usize, event: usize) -> OverlayDevice {
         self.recordings[0].crash_states(event, &mut |_| Fate::Whole).swap_remove(device)
     }
 
-    /// What a file has, given what was acknowledged before this event, or is written meanwhile.
+    /// Asserts that each file has the content that was acknowledged last before this event, or the
+    /// next one.
     fn assert_kept(&self, fs: &Filesystem, event: usize, what: &str) {
         for file in 0..FILES {
             let of_file = || self.acknowledged.iter().filter(|it| it.file == file);
@@ -99,7 +100,7 @@ impl History {
             let id = fs.directories().lookup(root(), name(file).as_bytes()).unwrap();
             let held = fs.files().read(id, 0, MAX as usize + 1).unwrap();
             let is = |it: &Acknowledged| held == pattern(it.seed, it.len);
-            // What was about to be written may be there in part where the data has no checksums.
+            // Where data has no checksums, the write in flight may be there in part.
             let is_kept = is(last) || next.is_some_and(is);
             assert!(
                 is_kept || (file == 0 && next.is_some()),
@@ -141,7 +142,7 @@ fn judge(history: &History, cut: [usize; 2], order: [usize; 2], what: &str) -> b
 }
 
 #[test]
-fn all_that_was_acknowledged_is_there() {
+fn acknowledged_data_survives_power_cuts_one_after_the_other() {
     let mut lagging = 0;
     for seed in many_seeds(3, 1) {
         let history = history(seed);

@@ -1,7 +1,7 @@
 //! A device that fails while a subvolume is made, changed or deleted leaves the old state or the
-//! new one, whole (invariants 13 and 29): what was answered with success is there, and later
-//! callers learn of the failure. While a deleted subvolume is dropped, a failure costs no space,
-//! and a block of it that can't be read ends nothing else.
+//! new one, whole (invariants 13 and 29): operations that succeeded have taken effect, and later
+//! callers get the failure. While a deleted subvolume is dropped, a failure costs no space, and a
+//! block of the subvolume that can't be read stops nothing else.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc;
@@ -20,15 +20,15 @@ use crate::common::script::{Tree, tree, walk};
 const EIO: i32 = 5;
 const SIZE: u64 = 46 << 20;
 const NODE: usize = 4096;
-/// Files of the subvolume from which the others come: more than a leaf has room for.
+/// Files of the subvolume from which the others are made: more than fit a leaf.
 const FILES: u64 = 60;
 
 fn options() -> Options {
     Options {
         background_commits: false,
-        // Whatever the default is.
+        // Mounts this subvolume, whatever the default is.
         subvolume_id: Some(TreeId::FS.0),
-        // So little that nodes are read again and again.
+        // With so little memory, nodes are read again and again.
         memory: 128 << 10,
         freeing: FreeingLimits { per_transaction: 40, at_the_end: 40, ..FreeingLimits::default() },
         ..Options::default()
@@ -72,8 +72,8 @@ fn new_volume() -> Arc<RecordingDevice> {
     device
 }
 
-/// What the volume holds: `home` with files, `kept`, a read-only snapshot of it that has all of
-/// them still, `other`, which was received, and `sent`, a read-only snapshot of that, which was,
+/// The volume at the beginning. `home` has files; `kept` is a read-only snapshot of it that still
+/// has all of them; `other` was received; `sent` is a read-only snapshot of that, and was received,
 /// too.
 struct Begin {
     device: OverlayDevice,
@@ -110,8 +110,8 @@ fn received(number: u8) -> Received {
     Received { uuid: Uuid([number; 16]), transid: number.into(), sent: Timespec { sec: 1, nsec: 0 } }
 }
 
-/// What a volume shows of its subvolumes, without what differs from run to run. What the root tree
-/// says twice is compared by the checker.
+/// What a volume shows of its subvolumes, without what differs from run to run. The checker
+/// compares what the root tree has twice.
 #[derive(Debug, PartialEq)]
 struct Shown {
     subvolumes: BTreeMap<TreeId, Described>,
@@ -155,10 +155,10 @@ fn shown(fs: &Filesystem) -> Shown {
     }
 }
 
-/// What is asked of a volume that was just opened: one transaction.
+/// An operation on a volume that was just opened: one transaction.
 type Act = fn(&Filesystem) -> ubtrfs::Result<()>;
 
-/// A snapshot of what changes in the same transaction, and of a file without a name.
+/// Makes a snapshot of changes in the same transaction, and of a file without a name.
 fn snapshot_of_changes(fs: &Filesystem) -> ubtrfs::Result<()> {
     let home = InodeId::root_of(BEGIN.home);
     for name in [&b"new"[..], b"gone"] {
@@ -194,7 +194,7 @@ const ACTS: [(&str, Act); 10] = [
     ("received", |fs| fs.subvolumes().set_received(BEGIN.other, &received(2)).map(drop)),
 ];
 
-/// A new mount of a volume, which drops what is deleted and ends; what it shows.
+/// Mounts a volume again, drops what is deleted, and unmounts. Returns what the volume shows.
 fn shown_by(device: OverlayDevice, when: &str) -> Shown {
     let device = Arc::new(device);
     assert_clean(&device, when);
@@ -209,7 +209,8 @@ fn shown_by(device: OverlayDevice, when: &str) -> Shown {
     before
 }
 
-/// After a failure of the device nothing changes any more, and everybody learns of it.
+/// Asserts that after a failure of the device nothing changes any more, and that each operation
+/// returns the failure.
 fn says_so(fs: &Filesystem, when: &str) {
     assert!(fs.is_read_only() && fs.stats().errors > 0, "{when}");
     let made = b"later";
@@ -227,13 +228,13 @@ fn says_so(fs: &Filesystem, when: &str) {
         assert_eq!(refused.map_err(|error| error.errno()), Err(Errno::ROFS), "{when}: call {number}");
     }
     assert!(fs.durability().sync().is_err(), "{when}");
-    // What was committed before can be read.
+    // Committed data can still be read.
     assert_eq!(walk(fs, BEGIN.kept).len() as u64, FILES + 1, "{when}");
     assert!(fs.close().is_err(), "{when}");
 }
 
-/// One request of the device fails, or all from that on. Returns whether there was one, and whether
-/// the file system gave up.
+/// Lets one request of the device fail, or all from there on. Returns whether there was such a
+/// request, and whether the file system aborted.
 fn fault_in(name: &str, act: Act, (kind, at, lasting): (Operation, u64, Lasting), states: &[Shown; 2]) -> (bool, bool) {
     let when = &format!("{name}: {kind:?} {at} fails, {lasting:?}");
     let recording = Arc::new(RecordingDevice::on(&BEGIN.device));
@@ -250,7 +251,7 @@ fn fault_in(name: &str, act: Act, (kind, at, lasting): (Operation, u64, Lasting)
         assert!(is_met, "{when}: {error}");
         assert_eq!(error.errno(), Errno::IO, "{when}: {error}");
         if !gave_up {
-            // A request that came before anything was changed: the caller may try again.
+            // The request failed before anything was changed, so the caller may try again.
             assert_eq!(kind, Operation::Read, "{when}: {error}");
             result = act(&fs);
             assert!(result.is_ok(), "{when}, and then {result:?}");
@@ -269,7 +270,7 @@ fn fault_in(name: &str, act: Act, (kind, at, lasting): (Operation, u64, Lasting)
     (is_met, gave_up)
 }
 
-/// Fails the test if something takes too long: what hangs can't be waited for.
+/// Fails the test if `act` takes too long, since a thread that hangs can't be joined.
 fn in_time<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, is_done) = mpsc::channel();
     let thread = std::thread::spawn(move || done.send(act()).unwrap());
@@ -280,7 +281,7 @@ fn in_time<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
     }
 }
 
-/// What each of the acts changes, with each request of this kind failing.
+/// Runs each of the acts once for each request of this kind, and lets that request fail.
 fn every(kind: Operation) {
     for (name, act) in ACTS {
         let old = shown_by(BEGIN.device.fork(), name);
@@ -323,8 +324,8 @@ fn what_a_failed_read_interrupts_is_done_or_not() {
     every(Operation::Read);
 }
 
-/// A volume with deleted subvolumes of which nothing is dropped: one that shares blocks with
-/// others, and one of three levels, `large`.
+/// Makes a volume with deleted subvolumes of which nothing is dropped yet: one that shares blocks
+/// with others, and `large`, which has three levels.
 fn with_deleted() -> (OverlayDevice, TreeId) {
     let device = Arc::new(RecordingDevice::on(&BEGIN.device));
     let fs = open(device.clone(), options()).unwrap();
@@ -342,7 +343,7 @@ fn with_deleted() -> (OverlayDevice, TreeId) {
     (device.current(), large)
 }
 
-/// Drops what it can. Returns whether the file system gave up.
+/// Drops as much as it can. Returns whether the file system aborted.
 fn drop_what_can_be_read(fs: &Filesystem) -> bool {
     for _ in 0..200 {
         if fs.durability().sync().is_err() {
@@ -356,7 +357,7 @@ fn drop_what_can_be_read(fs: &Filesystem) -> bool {
     panic!("{:?} are never dropped", fs.subvolumes().deleted_subvolumes());
 }
 
-/// A new mount of a volume drops the rest. Returns how many blocks are free then.
+/// Mounts a volume again and drops the rest. Returns how many blocks are free then.
 fn free_in_the_end(device: OverlayDevice, when: &str) -> u64 {
     let device = Arc::new(device);
     assert_clean(&device, when);
@@ -371,7 +372,7 @@ fn free_in_the_end(device: OverlayDevice, when: &str) -> u64 {
     free
 }
 
-/// The blocks that may be lost to trees that are of another shape.
+/// A difference of free blocks that is allowed, since trees may have another shape.
 const SLACK: u64 = 16;
 
 #[test]
@@ -397,7 +398,8 @@ fn what_is_dropped_while_the_device_fails_gives_all_of_its_space_back() {
                 if has_given_up {
                     gave_up += 1;
                 } else {
-                    // It came while that was read, or while orphans were searched for.
+                    // The failure came while a deleted tree was read, or during the search for
+                    // orphans.
                     assert_eq!((kind, fs.stats().errors), (Operation::Read, 1), "{when}");
                     went_on += fs.stats().subvolumes_undropped;
                 }
@@ -413,7 +415,8 @@ fn what_is_dropped_while_the_device_fails_gives_all_of_its_space_back() {
     }
 }
 
-/// Where blocks are that have been made for a tree, still in use or not, with their levels.
+/// Returns the addresses and levels of all blocks that were made for a tree, whether they are still
+/// in use or not.
 fn blocks_of(device: &OverlayDevice, tree: TreeId) -> Vec<(Physical, u8)> {
     let bytes = device.to_bytes();
     let blocks = bytes.chunks_exact(NODE).enumerate();
@@ -432,7 +435,7 @@ fn write(device: &dyn Device, at: Physical, bytes: &[u8]) {
 fn a_block_of_a_deleted_subvolume_that_can_not_be_read_ends_no_commits() {
     let (base, large) = with_deleted();
     let wanted = free_in_the_end(base.fork(), "without damage");
-    // How many commits have dropped parts of it before.
+    // The number of earlier commits that have dropped parts of it.
     for begun in [0, 3] {
         let device = Arc::new(RecordingDevice::on(&base));
         let fs = open(device.clone(), options()).unwrap();
@@ -452,7 +455,7 @@ fn a_block_of_a_deleted_subvolume_that_can_not_be_read_ends_no_commits() {
             assert!(!drop_what_can_be_read(&fs), "{when}: {:?}", fs.abort_reason());
             let undropped = fs.stats().subvolumes_undropped;
             met[usize::from(level)] += undropped;
-            // The others are dropped, and everything else goes on.
+            // The other subvolumes are dropped, and all other operations go on.
             assert_eq!(fs.subvolumes().deleted_subvolumes(), [large][..undropped as usize], "{when}");
             for number in 0..3 {
                 file(&fs, fs.root(), &format!("beside {number}"), &[1; 5000]);

@@ -1,6 +1,6 @@
-//! A device that a volume can do without costs nothing when it fails: no operation notices, what
-//! was acknowledged is on the others, and the device that lacks it is not believed when it comes
-//! back (invariant 34).
+//! The failure of a device that a volume can do without has no effect: no operation fails,
+//! acknowledged data is on the others, and the volume does not trust the device when it comes back
+//! without that (invariant 34).
 
 use std::sync::{Arc, Barrier, LazyLock};
 
@@ -15,7 +15,7 @@ use crate::common::script::{Tree, tree, walk};
 
 const EIO: i32 = 5;
 
-/// The devices of a RAID1 volume that a kernel made.
+/// The devices of a RAID1 volume that a kernel has made.
 static RAID1: LazyLock<Vec<OverlayDevice>> = LazyLock::new(|| {
     let dir = tempfile::tempdir().unwrap();
     let paths = Fixture::load("prof-raid1").unpack(dir.path());
@@ -37,7 +37,7 @@ fn shown(fs: &Filesystem) -> Tree {
     tree(&walk(fs, TreeId::FS))
 }
 
-/// Changes of all kinds, each of them durable before the next: by a log, a commit, and in place.
+/// Makes changes of all kinds, each durable before the next: by a log, by a commit, and in place.
 fn change(fs: &Filesystem) -> ubtrfs::Result<()> {
     let root = InodeId::new(TreeId::FS, Ino::ROOT_DIR);
     let made = |name: &str| {
@@ -77,7 +77,8 @@ static EXPECTED: LazyLock<Tree> = LazyLock::new(|| {
     shown(&fs)
 });
 
-/// Without a device's good will for one of its operations, once or from then on.
+/// Lets a device fail an operation, once or from there on, while the volume is changed. Returns
+/// whether there was such a request.
 fn fails(at: usize, operation: Operation, after: u64, lasting: Lasting) -> bool {
     let what = format!("device {}, {operation:?} {after}, {lasting:?}", at + 1);
     let inner: Vec<Arc<OverlayDevice>> = RAID1.iter().map(|device| Arc::new(device.fork())).collect();
@@ -91,13 +92,13 @@ fn fails(at: usize, operation: Operation, after: u64, lasting: Lasting) -> bool 
     let has_failed = faulty[at].asked(operation) > before + after;
     let lags = !fs.volume().lagging_devices().is_empty();
     assert!(!lags || has_failed && operation != Operation::Read, "{what}: it lags");
-    // The server is killed, and no device has written what it did not flush.
+    // The server is killed, and each device loses what it did not flush.
     let after_kill = |read_only, chosen: &[usize]| {
         let devices = chosen.iter().map(|device| Arc::new(inner[*device].fork()) as _).collect();
         open(devices, read_only).unwrap_or_else(|error| panic!("{what}, devices {chosen:?}: {error}"))
     };
     if lags && after.is_multiple_of(5) {
-        // What it lacks comes from the others; then it is as good as they are, alone, too.
+        // A scrub brings the device up from the others. Then it is as good as they are, also alone.
         let mended: Vec<Arc<OverlayDevice>> = inner.iter().map(|device| Arc::new(device.fork())).collect();
         let devices = |chosen: &[usize]| chosen.iter().map(|device| mended[*device].clone() as _).collect();
         let again = open(devices(&[0, 1]), false).unwrap();
@@ -156,7 +157,8 @@ fn scrub_finds_and_mends_what_is_wrong_on_any_device() {
         |read_only| fs.scrubber().run(ScrubOptions { read_only, ..ScrubOptions::default() }, &mut |_| true).unwrap();
     let clean = scrub(false);
     assert!(clean.errors() == 0 && clean.data_extents > 0 && clean.tree_extents > 0, "{clean:?}");
-    // All that the second device has from 1 MiB on, but what nobody can tell apart.
+    // Overwrites everything on the second device from 1 MiB on, except for the copy of the
+    // superblock at 64 MiB.
     let garbage = |start: u64| {
         let at = Physical(start);
         inner[1].submit(vec![DeviceWrite { at, data: vec![0x5a; 1 << 20].into() }]).wait().unwrap();
@@ -174,7 +176,7 @@ fn scrub_finds_and_mends_what_is_wrong_on_any_device() {
     let errors = fs.volume().device_errors()[1].1;
     assert!(errors.of(DeviceErrorKind::Corruption) > 0);
     drop(fs);
-    // The counters are kept by the volume, by the next commit.
+    // The next commit writes the counters to the volume.
     let fs = open(devices(), false).unwrap();
     fs.directories().unlink(InodeId::new(TreeId::FS, Ino::ROOT_DIR), b"file 0").unwrap();
     fs.durability().sync().unwrap();
@@ -201,7 +203,7 @@ fn scrubs_at_the_same_time_take_nothing_for_lost_that_one_of_them_mends() {
     assert_eq!(fs.scrubber().run(ScrubOptions::default(), &mut |_| true).unwrap().errors(), 0);
 }
 
-/// A device that fails again while it is brought up lags on (invariant 34).
+/// A device that fails again while it is brought up still lags (invariant 34).
 #[test]
 fn a_device_that_fails_while_it_is_brought_up_is_not_current() {
     let inner: Vec<Arc<OverlayDevice>> = RAID1.iter().map(|device| Arc::new(device.fork())).collect();
@@ -230,9 +232,9 @@ fn a_device_that_fails_while_it_is_brought_up_is_not_current() {
     assert!(shown(&alone) == expected);
 }
 
-/// Changes a byte of tree blocks that nothing reads, and corrects their checksums: those of the
-/// subvolume of which both devices have the same, and that the second one would not have by its
-/// superblock. Returns how many.
+/// Changes a byte of tree blocks that nothing reads, and corrects their checksums. These are blocks
+/// of the subvolume that are the same on both devices, and that the second one lacks according to
+/// its superblock. Returns how many there are.
 fn alter_blocks_of_an_earlier_attempt(inner: &[Arc<OverlayDevice>], volume: &Volume) -> usize {
     let size = volume.node_size() as usize;
     let mut altered = 0;
@@ -251,7 +253,7 @@ fn alter_blocks_of_an_earlier_attempt(inner: &[Arc<OverlayDevice>], volume: &Vol
                 continue;
             }
             let block = &mut blocks[1];
-            // Between the items and their data.
+            // This offset is between the items and their data.
             block[size / 3] ^= 0x5a;
             let sum = volume.checksum().compute(&block[32..]).0;
             block[..volume.checksum().size()].copy_from_slice(&sum[..volume.checksum().size()]);
@@ -262,8 +264,9 @@ fn alter_blocks_of_an_earlier_attempt(inner: &[Arc<OverlayDevice>], volume: &Vol
     altered
 }
 
-/// A block that a device lacks may be there all the same, of an attempt at the same commit that a
-/// crash ended: right in itself, and other than what the others have (invariant 34).
+/// A lagging device may have a block at the address of one that it lacks, from an attempt at the
+/// same commit that a crash ended. Such a block is valid in itself, but not the one that the others
+/// have (invariant 34).
 #[test]
 fn a_device_that_lags_has_nothing_of_an_earlier_attempt_when_it_is_current() {
     let inner: Vec<Arc<OverlayDevice>> = RAID1.iter().map(|device| Arc::new(device.fork())).collect();

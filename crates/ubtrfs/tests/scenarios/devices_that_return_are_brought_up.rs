@@ -1,5 +1,5 @@
-//! A device that fails for a moment is brought up to the others while the volume is used, and what
-//! no device has any more does not keep one behind (invariant 34).
+//! A device that fails for a moment is brought up to the others while the volume is used, and data
+//! that no device has any more does not keep it behind (invariant 34).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::common::pattern;
 use crate::common::volumes::{alone, assert_clean, assert_holds, open, root, volume, write};
 
 const EIO: i32 = 5;
-/// Until a thread in the background must have done its work, on the slowest machine.
+/// The time in which a thread in the background does its work, on the slowest machine.
 const MAX: Duration = Duration::from_secs(120);
 
 fn pair() -> [Arc<OverlayDevice>; 2] {
@@ -32,7 +32,7 @@ fn open_with(devices: Vec<Arc<dyn Device>>, options: Options) -> Arc<Filesystem>
     Filesystem::open(Arc::new(volume), options).unwrap()
 }
 
-/// As users mount.
+/// Options as users have them.
 fn usual() -> Options {
     Options { commit_interval: Duration::from_millis(100), ..Options::default() }
 }
@@ -58,7 +58,7 @@ fn wait_until_current(fs: &Filesystem) {
     }
 }
 
-/// First one, then the other one: none of them is given up for good.
+/// First one device fails, then the other one. Neither is given up for good.
 #[test]
 fn after_glitches_of_both_each_device_has_everything() {
     let inner = pair();
@@ -75,7 +75,7 @@ fn after_glitches_of_both_each_device_has_everything() {
         number += 30;
         wait_until_current(&fs);
     }
-    // The last superblock that each of them got says so.
+    // The last superblock that each of them got says that it is current.
     fs.durability().sync().unwrap();
     let cut = inner.each_ref().map(|device| Arc::new(device.fork()));
     fs.close().unwrap();
@@ -86,9 +86,9 @@ fn after_glitches_of_both_each_device_has_everything() {
     assert_clean(&shared(&inner), "in the end");
 }
 
-/// The fault that this mends, put back.
+/// The fault that this prevents, put back.
 #[test]
-fn a_device_that_is_left_behind_is_missed_when_the_other_one_fails() {
+fn a_device_that_is_never_brought_up_is_noticed_when_the_other_fails() {
     let faulty = pair().map(|device| Arc::new(FaultyDevice::new(device)));
     let fs = open_with(shared(&faulty), with_fault(ResilverFault::LeaveBehind, usual()));
     faulty[1].fail(Operation::Write, 0, EIO, Lasting::Forever);
@@ -101,7 +101,7 @@ fn a_device_that_is_left_behind_is_missed_when_the_other_one_fails() {
     assert!(fs.durability().fsync(file).is_err(), "the fault is not found");
 }
 
-/// Overwrites the sectors that are as the first of a file's content, wherever they are.
+/// Overwrites all sectors that have the content of a file's first sector, on all devices.
 fn spoil(fs: &Filesystem, devices: &[Arc<OverlayDevice>], content: &[u8]) {
     fs.durability().sync().unwrap();
     let sector = 4096;
@@ -123,8 +123,8 @@ fn spoil(fs: &Filesystem, devices: &[Arc<OverlayDevice>], content: &[u8]) {
     }
 }
 
-/// A pair of which the second one lags: the first one alone has the file "missed", and of the file
-/// "lost" none has the first sector.
+/// Makes a pair of which the second device lags: only the first one has the file "missed", and
+/// neither has the first sector of the file "lost".
 fn pair_without_a_sector() -> [Arc<OverlayDevice>; 2] {
     let devices = pair();
     let fs = open(shared(&devices)).unwrap();
@@ -140,14 +140,14 @@ fn pair_without_a_sector() -> [Arc<OverlayDevice>; 2] {
 }
 
 #[test]
-fn what_no_device_has_keeps_none_behind() {
+fn data_that_no_device_has_keeps_no_device_behind() {
     let devices = pair_without_a_sector();
     let fs = open(shared(&devices)).unwrap();
     assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
     assert_eq!(fs.scrubber().catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
     fs.close().unwrap();
     drop(fs);
-    // What the first one has can be lost now.
+    // The first device can be lost now.
     let fs = alone(&devices[1]);
     assert_holds(&fs, "before", 1, 20_000);
     assert_holds(&fs, "missed", 3, 20_000);
@@ -156,9 +156,9 @@ fn what_no_device_has_keeps_none_behind() {
     assert!(fs.files().read(lost, 4096, 4096).unwrap() == pattern(2, 20_000)[4096..8192]);
 }
 
-/// The fault that this mends, put back.
+/// The fault that this prevents, put back.
 #[test]
-fn a_device_that_misses_what_nobody_has_stays_behind() {
+fn a_device_kept_behind_by_data_that_no_device_has_is_noticed() {
     let devices = pair_without_a_sector();
     let options = Options { background_commits: false, ..Options::default() };
     let fs = open_with(shared(&devices), with_fault(ResilverFault::MissWhatNobodyHas, options));
@@ -166,7 +166,7 @@ fn a_device_that_misses_what_nobody_has_stays_behind() {
     assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
 }
 
-/// Nothing would say that what is old is old.
+/// Without checksums, nothing would show that the other device's data is older.
 #[test]
 fn data_without_checksums_that_only_a_failing_sector_has_keeps_a_device_behind() {
     let devices = pair();
@@ -198,7 +198,7 @@ fn data_without_checksums_that_only_a_failing_sector_has_keeps_a_device_behind()
     assert_holds(&alone(&devices[1]), "in place", 2, 20_000);
 }
 
-/// A device that was away gets what it has missed in few requests, and nothing else is looked at.
+/// A device that was away gets what it has missed in few requests, and nothing else is read.
 #[test]
 fn a_device_is_brought_up_by_few_requests_for_what_it_has_missed() {
     const MIB: usize = 1 << 20;
@@ -232,7 +232,7 @@ fn a_device_is_brought_up_by_few_requests_for_what_it_has_missed() {
     }
 }
 
-/// What a mount does that brings up a device, and is then over.
+/// Opens the devices as a mount that begins to bring up a device, and stops after so many steps.
 fn bring_up_a_little(devices: &[Arc<dyn Device>], steps: usize) -> Arc<Filesystem> {
     let fs = open(devices.to_vec()).unwrap();
     assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
@@ -247,15 +247,15 @@ fn bring_up_a_little(devices: &[Arc<dyn Device>], steps: usize) -> Arc<Filesyste
 
 const MISSED: [(u64, usize); 3] = [(2, 17 << 20), (3, 20_000), (4, 14 << 20)];
 
-/// Two devices, of which the second one has missed files, and has been brought up in part by a
-/// mount that ended as given.
+/// Makes two devices, of which the second one has missed files. A mount that ended as given has
+/// brought it up in part.
 fn pair_in_part(
     end: impl FnOnce(&[Arc<OverlayDevice>; 2], Arc<Filesystem>) -> [Arc<OverlayDevice>; 2],
 ) -> [Arc<OverlayDevice>; 2] {
     let devices = pair();
     let fs = open(shared(&devices)).unwrap();
     write(&fs, "both have it", 1, 1 << 20).unwrap();
-    // The chunks are there: one device alone gets no mirrors.
+    // Makes the chunks now, since one device alone gets no mirrored ones.
     write(&fs, "room", 1, 36 << 20).unwrap();
     fs.durability().sync().unwrap();
     fs.directories().unlink(root(), b"room").unwrap();
@@ -271,7 +271,7 @@ fn pair_in_part(
     end(&devices, fs)
 }
 
-/// Brings the second device up; how many bytes of data were compared for that.
+/// Brings the second device up. Returns how many bytes of data were compared for that.
 fn bring_up(devices: &[Arc<OverlayDevice>; 2]) -> u64 {
     let fs = open(shared(devices)).unwrap();
     assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
@@ -304,7 +304,7 @@ fn crash(devices: &[Arc<OverlayDevice>; 2], fs: Arc<Filesystem>) -> [Arc<Overlay
     devices.each_ref().map(|device| Arc::new(device.fork()))
 }
 
-/// Where the mount ends before a device has everything, the next one goes on there.
+/// If a mount ends before the device has everything, the next one goes on there.
 #[test]
 fn a_device_is_brought_up_from_where_the_mount_before_had_come_to() {
     let all: u64 = MISSED.iter().map(|(_, len)| *len as u64).sum();
@@ -314,10 +314,10 @@ fn a_device_is_brought_up_from_where_the_mount_before_had_come_to() {
     }
 }
 
-/// Whatever comes between two mounts that bring up a device: what it misses then is not taken for
-/// what it has got before (invariant 60).
+/// Whatever happens between two mounts that bring up a device, data that it misses in between is
+/// not mistaken for data that it has already got (invariant 60).
 #[test]
-fn what_a_device_misses_while_it_is_brought_up_is_brought_up_too() {
+fn writes_that_a_device_misses_while_it_is_brought_up_are_brought_up_too() {
     let all: u64 = MISSED.iter().map(|(_, len)| *len as u64).sum();
     let later = |fs: &Filesystem| write(fs, "later", 9, 1 << 20).unwrap();
     let has_it = |devices: &[Arc<OverlayDevice>; 2], what| {
@@ -350,7 +350,7 @@ fn what_a_device_misses_while_it_is_brought_up_is_brought_up_too() {
             later(&fs);
             fs.durability().sync().unwrap();
             faulty[1].heal();
-            // Then its counters are as before.
+            // Its error counters are as before then.
             fs.volume().reset_device_errors(DeviceId(2)).unwrap();
             fs.durability().sync().unwrap();
             fs.close().unwrap();
@@ -360,7 +360,7 @@ fn what_a_device_misses_while_it_is_brought_up_is_brought_up_too() {
     }
 }
 
-/// The bytes of a superblock in which ubtrfs has what it has in another one.
+/// Returns a superblock with the notes of ubtrfs from another one, and the right checksum.
 fn with_notes_of(superblock: &Superblock, bytes: &[u8]) -> Vec<u8> {
     const NOTES: std::ops::Range<usize> = 3544..4096;
     let mut changed = superblock.to_bytes().unwrap().to_vec();
@@ -370,10 +370,10 @@ fn with_notes_of(superblock: &Superblock, bytes: &[u8]) -> Vec<u8> {
     changed
 }
 
-/// A kernel that writes a volume keeps what ubtrfs has in the superblock, and notes nothing. Its
-/// commit has another number, or the same one after it went back to an older root.
+/// A kernel that writes a volume keeps the notes of ubtrfs in the superblock, and makes none. Its
+/// commit has another generation, or the same one after it went back to an older root.
 #[test]
-fn what_a_superblock_of_a_kernel_says_of_a_device_counts_for_nothing() {
+fn notes_in_a_superblock_that_a_kernel_wrote_do_not_count() {
     let all: u64 = MISSED.iter().map(|(_, len)| *len as u64).sum();
     for is_same_number in [false, true] {
         let devices = pair_in_part(close);
@@ -397,7 +397,8 @@ fn what_a_superblock_of_a_kernel_says_of_a_device_counts_for_nothing() {
     }
 }
 
-/// Counters of errors are for users, who may reset them at any time.
+/// Counters of errors are for users, who may reset them at any time, so they can't say whether a
+/// device lags.
 #[test]
 fn a_device_whose_counters_were_reset_is_not_current_before_it_has_everything() {
     let inner = pair();
@@ -430,7 +431,7 @@ fn a_device_whose_counters_were_reset_is_not_current_before_it_has_everything() 
     (1..3).for_each(|number| assert_holds(&fs, &format!("missed {number}"), number, 1 << 20));
 }
 
-/// That a device has older superblocks than the others excuses nothing that these have.
+/// A device with older superblocks than the others is no excuse for a fault in theirs.
 #[test]
 fn a_damaged_superblock_is_a_fault_though_the_other_device_lags() {
     let devices = pair();
@@ -446,8 +447,8 @@ fn a_damaged_superblock_is_a_fault_though_the_other_device_lags() {
     assert!(found.iter().any(|fault| fault.contains("superblock copy 1 of device 1 is bad")), "{found:#?}");
 }
 
-/// Of invariant 59: a device that is left out by mount after mount has none of the epochs that
-/// these begin, and the one that it has is not forgotten.
+/// A device that mount after mount leaves out has none of the epochs that these begin, and the
+/// epoch that it has is not forgotten (invariant 59).
 #[test]
 fn however_many_mounts_leave_a_device_out_it_is_brought_up() {
     const MOUNTS: u64 = 15;
@@ -461,7 +462,7 @@ fn however_many_mounts_leave_a_device_out_it_is_brought_up() {
             fs.close().unwrap();
         }
     };
-    // It has epochs that are not the first one.
+    // The device has an epoch that is not the first one.
     for times in [1, 1, MOUNTS] {
         write_without(times);
         let fs = open(shared(&devices)).unwrap();
@@ -473,8 +474,8 @@ fn however_many_mounts_leave_a_device_out_it_is_brought_up() {
     (1..=2 + MOUNTS).for_each(|number| assert_holds(&fs, &format!("file {number}"), number, 50_000));
 }
 
-/// One that was left out has missed something, though it is a single superblock, and no crash kept
-/// that from it.
+/// A device that was left out has missed something, even if that is a single superblock, and no
+/// crash explains it.
 #[test]
 fn a_device_that_was_left_out_is_not_current_where_another_one_is_missing() {
     let devices: Vec<_> = volume(3, Profile::Raid1, Profile::Raid1).into_iter().map(Arc::new).collect();
@@ -498,8 +499,8 @@ fn a_device_that_was_left_out_is_not_current_where_another_one_is_missing() {
     }
 }
 
-/// Of invariant 59: what a device has got since it was brought up counts, though mounts before that
-/// had left it out.
+/// What a device has got since it was brought up counts, though earlier mounts had left it out
+/// (invariant 59).
 #[test]
 fn halves_that_were_one_again_are_not_joined_when_they_are_written_apart() {
     let devices = pair();

@@ -1,6 +1,6 @@
-//! Each of two mirrored devices was written without the other: nothing is written together, however
-//! many commits each has, until what only one of them has is given up (invariants 34 and 59). A
-//! device that was not written meanwhile only lags.
+//! Each of two mirrored devices was written without the other. They are not written together,
+//! however many commits each has, until the changes of one of them are given up (invariants 34 and
+//! 59). A device that was not written meanwhile only lags.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ fn open_alone(device: &Arc<OverlayDevice>) -> Arc<Filesystem> {
     Filesystem::open(Arc::new(volume), options()).unwrap()
 }
 
-/// Two mirrored devices, on each of which commits of so many files were made without the other.
+/// Makes two mirrored devices, each with commits of so many files that were made without the other.
 fn apart(commits: [&[u64]; 2]) -> [Arc<OverlayDevice>; 2] {
     let mut devices = volume(2, Profile::Raid1, Profile::Raid1).into_iter().map(Arc::new);
     let devices = [devices.next().unwrap(), devices.next().unwrap()];
@@ -58,7 +58,7 @@ fn both(devices: &[Arc<OverlayDevice>; 2]) -> Vec<Arc<dyn Device>> {
     devices.iter().map(|device| device.clone() as _).collect()
 }
 
-/// The devices are not written together, and the error says what each of them has.
+/// Asserts that the devices are not opened together, and that the error says what each of them has.
 fn assert_not_joined(devices: &[Arc<OverlayDevice>; 2]) -> [Half; 2] {
     let before = devices.each_ref().map(|device| device.to_bytes());
     let mut found = None;
@@ -85,7 +85,7 @@ fn assert_as_second(fs: &Filesystem, commits: &[u64]) {
     }
 }
 
-/// Gives up what this device has, and brings it up to the other one.
+/// Gives up the changes of this device, and brings it up to the other one.
 fn give_up(devices: &[Arc<OverlayDevice>; 2], devid: DeviceId, bring_up: impl Fn(&Filesystem)) {
     let volume = Volume::open_giving_up(&[devid], both(devices), false).unwrap();
     let fs = Filesystem::open(Arc::new(volume), options()).unwrap();
@@ -93,7 +93,7 @@ fn give_up(devices: &[Arc<OverlayDevice>; 2], devid: DeviceId, bring_up: impl Fn
     write(&fs, "after", 7, 1000).unwrap();
     fs.close().unwrap();
     drop(fs);
-    // Where it ends there, it goes on by itself.
+    // If the mount ends here, the next one goes on by itself.
     let fs = open(both(devices)).unwrap();
     assert_eq!(fs.volume().lagging_devices(), [devid]);
     bring_up(&fs);
@@ -103,8 +103,8 @@ fn give_up(devices: &[Arc<OverlayDevice>; 2], devid: DeviceId, bring_up: impl Fn
     assert_clean(&both(devices), "together");
 }
 
-/// Writes to one of two mirrored devices without the other one, which is removed from the volume
-/// then, and goes on up to a commit of this generation.
+/// Writes to one of two mirrored devices without the other one. Then the other device is removed
+/// from the volume, and commits go on up to this generation.
 fn without_the_other(device: &Arc<OverlayDevice>, other: DeviceId, name: &str, last: Generation) {
     let fs = open_alone(device);
     let to = |target| BalanceArgs { target, filters: BalanceFilters::CONVERT, ..BalanceArgs::default() };
@@ -122,8 +122,8 @@ fn without_the_other(device: &Arc<OverlayDevice>, other: DeviceId, name: &str, l
     fs.close().unwrap();
 }
 
-/// By each of them the other one has been removed. Neither history is taken for the volume's, as
-/// that of a volume is that was about to get an empty device.
+/// Each device has removed the other one. Neither history is taken for that of the volume, unlike
+/// the one of a volume that was about to get an empty device.
 #[test]
 fn devices_that_were_each_left_alone_are_only_read_together() {
     let devices = apart([&[], &[]]);
@@ -135,7 +135,7 @@ fn devices_that_were_each_left_alone_are_only_read_together() {
     }
 }
 
-/// Some of its blocks are newer than those of the other one at the same address.
+/// Some of its blocks are newer than the other device's blocks at the same address.
 #[test]
 fn a_scrub_brings_up_a_device_that_has_newer_blocks_of_another_history() {
     let commits = [MANY, MANY, 1, 1, 1, 1, 1, 1, 1];
@@ -149,8 +149,8 @@ fn a_scrub_brings_up_a_device_that_has_newer_blocks_of_another_history() {
     assert_as_first(&open_alone(&devices[1]), &commits);
 }
 
-/// The same was done on both, and what it wrote lies at the same addresses. Only the contents
-/// differ.
+/// Both histories have the same operations, whose data lies at the same addresses. Only the
+/// contents differ.
 #[test]
 fn a_device_whose_commits_look_like_those_of_the_other_is_brought_up_as_well() {
     let commits = [3, 3, 1];
@@ -163,9 +163,9 @@ fn a_device_whose_commits_look_like_those_of_the_other_is_brought_up_as_well() {
     assert_as_first(&open_alone(&devices[1]), &commits);
 }
 
-/// The one that has more commits, too.
+/// The changes of the device with more commits can be given up, too.
 #[test]
-fn what_either_device_has_can_be_given_up() {
+fn the_changes_of_either_device_can_be_given_up() {
     for (commits, given_up) in [([&[3, 3, 1][..], &[3, 3]], 1), ([&[3, 3], &[3, 3]], 1), ([&[3, 3], &[3, 3]], 2)] {
         let devices = apart(commits);
         give_up(&devices, DeviceId(given_up), |fs| _ = fs.scrubber().catch_up(&mut |_| true).unwrap());
@@ -176,7 +176,7 @@ fn what_either_device_has_can_be_given_up() {
     }
 }
 
-/// Nobody takes it for what it was.
+/// Such a device alone does not look like the volume that it was.
 #[test]
 fn a_device_that_is_given_up_is_no_volume_alone() {
     let devices = apart([&[3, 3], &[3, 3]]);
@@ -194,8 +194,8 @@ fn a_device_that_is_given_up_is_no_volume_alone() {
     }
 }
 
-/// The kernel mounts such devices, and gives both one superblock: of two tree blocks that are both
-/// right, none is written over the other.
+/// The kernel mounts such devices, and gives both one superblock. Of two tree blocks that are both
+/// valid, a scrub writes none over the other.
 #[test]
 fn a_scrub_finds_devices_that_were_joined_all_the_same() {
     let commits = [3, 3];
@@ -215,7 +215,7 @@ fn a_scrub_finds_devices_that_were_joined_all_the_same() {
     assert!(found.trees.uncorrectable > 0, "{found:?}");
     let again = fs.scrubber().run(ScrubOptions::default(), &mut |_| true).unwrap();
     assert_eq!((again.trees.uncorrectable, again.trees.corrected), (found.trees.uncorrectable, 0));
-    // As on mounts, one device after the other.
+    // Scrubs one device after the other, as programs on mounts do.
     let of = |device| {
         let options = ScrubOptions { device: Some(DeviceId(device)), ..ScrubOptions::default() };
         fs.scrubber().run(options, &mut |_| true).unwrap().trees.uncorrectable
@@ -227,7 +227,7 @@ fn a_scrub_finds_devices_that_were_joined_all_the_same() {
     assert_as_first(&open_alone(&devices[1]), &commits);
 }
 
-/// What no other device has can't be given up.
+/// A device can't be given up if no other device has its data.
 #[test]
 fn a_device_that_alone_has_something_can_not_be_given_up() {
     let devices: Vec<_> = volume(2, Profile::Single, Profile::Raid1).into_iter().map(Arc::new).collect();
@@ -246,8 +246,7 @@ fn a_device_that_alone_has_something_can_not_be_given_up() {
     assert!(devices.iter().map(|device| device.to_bytes()).eq(before));
 }
 
-/// What the others have is in it: that one of them counts is no reason to lose what was written
-/// since.
+/// The device has all that the others have. Giving it up would lose what was written since.
 #[test]
 fn a_device_that_the_others_lag_behind_can_not_be_given_up() {
     let devices = apart([&[MANY], &[]]);
@@ -257,7 +256,8 @@ fn a_device_that_the_others_lag_behind_can_not_be_given_up() {
     let refused = Volume::open_giving_up(&[DeviceId(1), DeviceId(2)], both(&devices), false).unwrap_err();
     assert!(matches!(refused, Error::AllGivenUp), "{refused}");
     assert!(devices.each_ref().map(|device| device.to_bytes()) == before);
-    // What only lags is given up without a loss, and the way back is to use it alone first.
+    // A device that only lags is given up without a loss. To keep its state instead, it has to be
+    // used alone first.
     give_up(&devices, DeviceId(2), |fs| _ = fs.scrubber().catch_up(&mut |_| true).unwrap());
     assert_as_first(&open_alone(&devices[1]), &[MANY]);
     let devices = apart([&[MANY], &[]]);
@@ -269,7 +269,7 @@ fn a_device_that_the_others_lag_behind_can_not_be_given_up() {
     assert_holds(&open_alone(&devices[0]), "back", 1, 1000);
 }
 
-/// However often the other one was used without it.
+/// The other device was used without it any number of times.
 #[test]
 fn a_device_that_was_only_missing_is_brought_up() {
     let devices = apart([&[MANY], &[]]);
@@ -287,7 +287,7 @@ fn a_device_that_was_only_missing_is_brought_up() {
     (0..20).for_each(|mount| assert_holds(&open_alone(&devices[1]), &format!("mount {mount}"), mount, 1000));
 }
 
-/// The devices take turns, and each is brought up by the other one in between.
+/// The devices take turns at being missing, and each is brought up by the other one in between.
 #[test]
 fn devices_that_are_missing_in_turns_are_brought_up() {
     let devices = apart([&[1], &[]]);
@@ -305,7 +305,7 @@ fn devices_that_are_missing_in_turns_are_brought_up() {
     (0..16).for_each(|turn| assert_holds(&fs, &format!("turn {turn}"), turn, 1000));
 }
 
-/// One device fails while the volume is used; both are then used alone.
+/// One device fails while the volume is used. Both are then used alone.
 #[test]
 fn a_device_that_failed_and_was_used_alone_is_not_joined() {
     let devices = apart([&[1], &[]]);
@@ -324,7 +324,7 @@ fn a_device_that_failed_and_was_used_alone_is_not_joined() {
     }
     assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
     drop(fs);
-    // It has none of its own yet: it lags.
+    // The failed device has no commits of its own yet: it lags.
     let volume = Volume::open(both(&devices), OpenOptions::default()).unwrap();
     assert_eq!(volume.lagging_devices(), [DeviceId(2)]);
     drop(volume);
@@ -350,11 +350,11 @@ fn devices_with_as_many_commits_are_only_read_together() {
             (0..2 * MANY).for_each(|file| assert_holds(&fs, &format!("1 1 {file}"), file, 1000));
         }
     }
-    // Each of them is whole.
+    // Each of the devices is whole alone.
     assert_as_first(&open_alone(&devices[0]), &commits);
 }
 
-/// Uses devices without each other, each for so many commits: they are not joined after that.
+/// Uses each device alone for so many commits, and asserts that they are not joined after that.
 fn use_apart(devices: [&Arc<OverlayDevice>; 2], commits: [u64; 2], what: &str) {
     for (device, commits) in devices.into_iter().zip(commits) {
         let fs = open_alone(device);
@@ -374,13 +374,13 @@ fn use_apart(devices: [&Arc<OverlayDevice>; 2], commits: [u64; 2], what: &str) {
     }
 }
 
-/// How many commits each of two devices has alone.
+/// The numbers of commits that each of two devices has alone.
 const COMMITS: [[u64; 2]; 4] = [[1, 1], [1, 4], [2, 3], [4, 1]];
 
-/// A device that was left out for a moment is brought up, and power fails at any time. What each of
-/// both is used for after that, without the other one, is not joined.
+/// A device that was left out for a moment is brought up, and power fails at any time. When each
+/// device is used alone after that, they are not joined.
 #[test]
-fn a_device_that_was_about_to_return_is_no_part_of_what_the_other_one_was_used_for() {
+fn a_device_that_was_about_to_return_is_not_joined_after_both_were_used_alone() {
     let made = volume(2, Profile::Raid1, Profile::Raid1);
     let recording: Vec<_> = RecordingDevice::together(&made).into_iter().map(Arc::new).collect();
     let faulty = Arc::new(FaultyDevice::new(recording[1].clone()));
@@ -397,7 +397,7 @@ fn a_device_that_was_about_to_return_is_no_part_of_what_the_other_one_was_used_f
     fs.close().unwrap();
     drop(fs);
     for event in first..=recording[0].len() {
-        // The first one loses power a moment before the second.
+        // The first device loses power a moment before the second.
         let mut fate = |write: &OpenWrite| if write.device == 0 { Fate::Lost } else { Fate::Whole };
         for commits in COMMITS {
             let crashed: Vec<_> = recording[0].crash_states(event, &mut fate).into_iter().map(Arc::new).collect();
@@ -406,7 +406,7 @@ fn a_device_that_was_about_to_return_is_no_part_of_what_the_other_one_was_used_f
     }
 }
 
-/// The same where the other one fails, at any write, while the first one returns.
+/// The same, but the other device fails, at any write, while the first one returns.
 #[test]
 fn devices_that_fail_one_after_the_other_are_not_joined_after_they_were_used_alone() {
     let (mut failed, mut returned) = (0, 0);
@@ -434,9 +434,9 @@ fn devices_that_fail_one_after_the_other_are_not_joined_after_they_were_used_alo
     assert!(failed > 2 && returned > 5, "{failed} {returned}");
 }
 
-/// The same of a device that takes the place of one that was left out, and its number.
+/// The same for a new device that takes the place and the number of one that was left out.
 #[test]
-fn a_device_that_was_about_to_replace_another_is_no_part_of_what_the_others_were_used_for() {
+fn a_device_that_was_about_to_replace_another_is_not_joined_after_both_were_used_alone() {
     let mut made = volume(2, Profile::Raid1, Profile::Raid1);
     made.push(blank());
     let recording: Vec<_> = RecordingDevice::together(&made).into_iter().map(Arc::new).collect();

@@ -1,5 +1,5 @@
 //! A device that is a server may carry out a discard long after nobody waits for its answer any
-//! more. Nothing is written to its place in the mount (invariant 19).
+//! more. The mount does not write to the discarded range again (invariant 19).
 
 use std::io;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, OpenOptio
 
 use crate::common::volumes::{SIZE, assert_clean, assert_holds, root, volume, write};
 
-/// It gives no answer to discards, and carries them out when it is asked to.
+/// A device that does not answer discards, and carries them out when it is asked to.
 #[derive(Debug)]
 struct SilentDevice {
     inner: OverlayDevice,
@@ -72,7 +72,7 @@ fn mount(device: &Arc<SilentDevice>) -> Arc<Filesystem> {
     Filesystem::open(Arc::new(volume), options).unwrap()
 }
 
-/// Writes files until there is no room; how many.
+/// Writes files until the volume is full. Returns how many.
 fn fill(fs: &Filesystem, first: u64) -> u64 {
     for number in first.. {
         let written = write(fs, &format!("file {number}"), number, 4 << 20);
@@ -86,7 +86,7 @@ fn fill(fs: &Filesystem, first: u64) -> u64 {
 }
 
 #[test]
-fn their_place_is_not_used_before_the_next_mount() {
+fn discarded_space_is_not_used_before_the_next_mount() {
     let inner = volume(1, Profile::Single, Profile::Dup).swap_remove(0);
     let device = Arc::new(SilentDevice { inner, discards: Mutex::new(Vec::new()), answers: AtomicBool::new(true) });
     let fs = mount(&device);
@@ -97,7 +97,8 @@ fn their_place_is_not_used_before_the_next_mount() {
     drop(fs);
     let fs = mount(&device);
     device.answers.store(false, Ordering::Relaxed);
-    // In block groups, and perhaps in what no chunk has: each ends by the first one.
+    // These are discards of block groups, and perhaps of unallocated space; each trim ends at the
+    // first one.
     for number in 1..=3 {
         assert!(fs.discarder().trim(0, u64::MAX, 1 << 20).is_err());
         assert_eq!(device.discards.lock().len(), number);
@@ -106,12 +107,12 @@ fn their_place_is_not_used_before_the_next_mount() {
     assert!((3 << 20..SIZE / 4 * 3).contains(&unused), "{unused}");
     let written = fill(&fs, 0);
     assert!(written > 2, "{written}");
-    // No chunk with such a place goes.
+    // No chunk with such a range is removed.
     let error = fs.relocator().resize_device(DeviceId(1), SIZE / 2 / 4096 * 4096, &|_| true).unwrap_err();
     assert!([Errno::BUSY, Errno::NOSPC].contains(&error.errno()), "{error}");
     fs.close().unwrap();
     drop(fs);
-    // It is carried out now.
+    // The device carries out its discards now.
     let discards = std::mem::take(&mut *device.discards.lock());
     for range in discards {
         device.inner.discard(Physical(range.start), range.end - range.start).unwrap();

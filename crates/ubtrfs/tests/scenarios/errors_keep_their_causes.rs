@@ -1,5 +1,5 @@
-//! An fsync or a commit that fails says at which step, on which device and where on it, and why;
-//! everybody who waited for it gets the same, and the statistics show it.
+//! An fsync or a commit that fails says at which step, on which device, at which address, and why.
+//! All callers that waited for it get the same error, and the statistics show it.
 
 use std::io;
 use std::sync::mpsc::{Receiver, channel};
@@ -29,21 +29,22 @@ fn mounted() -> (Arc<FaultyDevice>, Arc<Filesystem>) {
     (device, fs)
 }
 
-/// A file with data that is not durable.
+/// Makes a file with data that is not durable.
 fn file(fs: &Filesystem, name: &[u8]) -> InodeId {
     let id = fs.directories().create(fs.root(), name, &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();
     fs.files().write(id, WriteAt::Offset(0), &pattern(1, LEN), false).unwrap();
     id
 }
 
-/// Starts an fsync, and gives the channel of its result.
+/// Starts an fsync. Returns its leader, if this thread has to lead it, and the channel of its
+/// result.
 fn start_fsync(fs: &Filesystem, id: InodeId) -> (Option<FsyncLeader>, Receiver<ubtrfs::Result<()>>) {
     let (sender, received) = channel();
     (fs.durability().join_fsync(id, false, Box::new(move |result| sender.send(result).unwrap())), received)
 }
 
-/// What an error says of itself, checked against what it must say in any case: the causes refer to
-/// the device's own error, and the line about it has all of it.
+/// Returns the steps and the device fault of an error, after checks that hold for every error: the
+/// causes end with the device's own error, and the line about the error has all of them.
 #[track_caller]
 fn causes(error: &Error) -> (Vec<Step>, DeviceFault) {
     let line = error.chain();
@@ -65,8 +66,8 @@ fn causes(error: &Error) -> (Vec<Step>, DeviceFault) {
     (steps, fault)
 }
 
-/// Checks where a step failed: data and tree blocks have a logical address, which maps to that
-/// place on the device; a copy of the superblock has its own place, and a flush has none.
+/// Checks the address of a fault against its step: data and tree blocks have a logical address,
+/// which maps to that physical one; a superblock has the address of its copy, and a flush has none.
 #[track_caller]
 fn is_there(fs: &Filesystem, step: Step, fault: DeviceFault) {
     assert_eq!(fault.devid.0, 1);
@@ -89,7 +90,8 @@ fn is_there(fs: &Filesystem, step: Step, fault: DeviceFault) {
     }
 }
 
-/// The newest error of the statistics is this one, and by it the file system is read-only.
+/// Checks that the newest error of the statistics is this one, and that it has made the file system
+/// read-only.
 #[track_caller]
 fn is_shown(fs: &Filesystem, error: &Error) {
     let stats = fs.stats();
@@ -101,7 +103,7 @@ fn is_shown(fs: &Filesystem, error: &Error) {
     assert!(error.chain().ends_with(&reason), "{reason:?} is not why {:?}", error.chain());
 }
 
-/// Afterwards nothing may be changed, and each attempt gets the reason.
+/// Checks that nothing can be changed any more, and that each attempt gets the reason.
 #[track_caller]
 fn is_refused_with_the_cause(fs: &Filesystem, error: &Error) {
     let refused = fs.directories().create(fs.root(), b"later", &NewInode::default()).unwrap_err();
@@ -111,8 +113,8 @@ fn is_refused_with_the_cause(fs: &Filesystem, error: &Error) {
     assert_eq!((later.errno(), causes(&later)), (Errno::ROFS, causes(error)));
 }
 
-/// Has each request of a kind fail in turn, for as long as `fails` says that something did; the
-/// steps that were seen.
+/// Lets each request of a kind fail in turn, until `fails` finds none that failed. Returns the
+/// steps at which they failed.
 fn each(operation: Operation, fails: impl Fn(Operation, u64) -> Option<Vec<Step>>) -> Vec<Vec<Step>> {
     let mut seen: Vec<_> = (0..60).map_while(|successes| fails(operation, successes)).collect();
     assert!(!seen.is_empty() && seen.len() < 60, "{operation:?}: {seen:?}");
@@ -173,8 +175,9 @@ fn a_commit_says_at_which_step_and_where_it_failed() {
     assert_eq!(flushes, [Step::FlushBeforeSuperblock, Step::FlushAfterSuperblock].map(|step| vec![step]));
 }
 
-/// Fsyncs beside a commit: one whose log the commit writes along, one that waits for the commit
-/// alone. The failure goes to the caller of the commit and to both.
+/// Two fsyncs wait for a commit: the commit writes the log of one of them along with itself, and
+/// the other waits for the commit alone. The failure goes to the caller of the commit and to both
+/// fsyncs.
 #[test]
 fn a_commit_tells_the_fsyncs_that_wait_for_it_why_it_failed() {
     let mut seen = Vec::new();
@@ -234,7 +237,7 @@ fn a_commit_tells_the_fsyncs_that_wait_for_it_why_it_failed() {
 fn all_fsyncs_of_a_group_get_the_same_failure() {
     let (device, fs) = mounted();
     let (writes, written) = start_fsync(&fs, file(&fs, b"before"));
-    // While that one has the log, the others gather.
+    // While the leader has the log, the other fsyncs form a group.
     let waiting: Vec<_> = [&b"one"[..], b"two", b"three"].map(|name| start_fsync(&fs, file(&fs, name))).into();
     assert_eq!(waiting.iter().filter(|(leader, _)| leader.is_some()).count(), 1, "one group");
     fs.durability().lead_fsync(writes.unwrap());
@@ -300,8 +303,8 @@ fn the_trace_has_the_whole_chain_in_one_line() {
     assert_eq!(*events.0.lock(), [format!("turning read-only: {chain}")]);
 }
 
-/// What the log needs can't be read: the fsync is a commit, which is no error, and the statistics
-/// sender what happened.
+/// If a block that the log needs can't be read, the fsync becomes a commit. That is no error, and
+/// the statistics show what happened.
 #[test]
 fn an_fsync_that_becomes_a_commit_since_something_is_unreadable_leaves_the_cause() {
     const NAMES: u8 = 40;
@@ -315,10 +318,10 @@ fn an_fsync_that_becomes_a_commit_since_something_is_unreadable_leaves_the_cause
     drop(fs);
     let fs = mount(&device, Options::default());
     let id = fs.directories().lookup(fs.root(), b"file").unwrap();
-    // So the nodes are in memory that the writeback needs, unlike those of the xattrs.
+    // This brings the nodes into memory that the writeback needs, but not those of the xattrs.
     fs.files().read(id, 0, LEN).unwrap();
     fs.files().write(id, WriteAt::Offset(0), &pattern(2, LEN), false).unwrap();
-    // Both copies of a tree block, or one where there is but one.
+    // Lets both copies of a tree block fail, or the only one.
     device.fail(Operation::Read, 0, EIO, Lasting::Once);
     device.fail(Operation::Read, 1, EIO, Lasting::Once);
     let transaction = fs.generation().next();

@@ -1,4 +1,4 @@
-//! The examples of the library, run.
+//! Runs the examples of the library.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! What a user meets where no number is left: an error that says so, the one of the kernel's btrfs.
+//! When no inode number, name of a file or other number is left, users get the error of the
+//! kernel's btrfs.
 
 use std::fs::File;
 use std::path::Path;
@@ -12,7 +13,7 @@ use ubtrfs_testkit::require;
 
 use crate::common::image;
 
-/// A volume whose only file has a number `below` the last one.
+/// Makes a volume whose only file has a number `below` the last one.
 fn with_high_number(path: &Path, below: u64) {
     image::make(path, 128 << 20, |_| ());
     let fs = image::open(path, Options::default());
@@ -20,7 +21,7 @@ fn with_high_number(path: &Path, below: u64) {
         fs.directories().create(fs.root(), b"high", &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();
     fs.close().unwrap();
     let number = Ino::LAST_FREE.0 - below;
-    // The items of the file are the last of the tree, and stay that.
+    // The items of the file are the last of the tree, and remain the last.
     Image::open(path).edit_leaf(TreeId::FS, |items| {
         for (key, data) in items {
             let is_entry = matches!(key.item_type, ItemType::DIR_ITEM | ItemType::DIR_INDEX);
@@ -34,7 +35,7 @@ fn with_high_number(path: &Path, below: u64) {
     });
 }
 
-/// The same number as the kernel's, with which a soak compares it.
+/// The limit is the kernel's, with which a soak compares it.
 #[test]
 fn names_of_a_file() {
     const MAX: u32 = 65_535;

@@ -1,4 +1,5 @@
-//! The extents of a file are listed with where they are and whether others have them, as of now.
+//! The extents of a file are listed with their addresses, and with whether they are shared as of
+//! now.
 
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ fn extents(fs: &Filesystem, id: InodeId) -> Vec<FoundExtent> {
     fs.files().extents(id, 0, usize::MAX).unwrap()
 }
 
-/// Offset and length in sectors, and whether it is shared, of each extent.
+/// Returns for each extent its offset and length in sectors, and whether it is shared.
 fn shared(fs: &Filesystem, id: InodeId) -> Vec<(u64, u64, bool)> {
     extents(fs, id).iter().map(|extent| (extent.offset / SECTOR, extent.len / SECTOR, extent.is_shared)).collect()
 }
@@ -59,14 +60,15 @@ fn an_extent_is_shared_from_the_reflink_to_the_commit_that_ends_it() {
     let fs = open();
     let (file, copy) = (create(&fs, "file"), create(&fs, "copy"));
     write(&fs, file, 0, 8);
-    // Both pieces are of one extent, and share it with nobody.
+    // Both pieces belong to one extent, which no other file shares.
     write(&fs, file, 3, 1);
     assert_eq!(shared(&fs, file), [(0, 3, false), (3, 1, false), (4, 4, false)]);
     fs.durability().sync().unwrap();
     assert_eq!(shared(&fs, file), [(0, 3, false), (3, 1, false), (4, 4, false)]);
     fs.files().clone_range(file, 4 * SECTOR, copy, 0, SECTOR).unwrap();
     for _ in 0..2 {
-        // Before and after a commit. It is the extent that is shared, not a part of it.
+        // Whether the whole extent is shared counts, not whether a part of it is: before and after
+        // a commit.
         assert_eq!(shared(&fs, file), [(0, 3, true), (3, 1, false), (4, 4, true)]);
         assert_eq!(shared(&fs, copy), [(0, 1, true)]);
         fs.durability().sync().unwrap();
@@ -93,7 +95,7 @@ fn a_snapshot_shares_what_was_there_when_it_was_made() {
     assert_eq!(shared(&fs, file), [(0, 4, false), (8, 1, false)]);
 }
 
-/// Others are served between the parts.
+/// A reflink of many extents serves other operations between its parts.
 #[test]
 fn a_reflink_of_many_extents_is_done_in_parts_and_whole_in_the_end() {
     let fs = open();

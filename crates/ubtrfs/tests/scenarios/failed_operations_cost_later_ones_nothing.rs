@@ -1,5 +1,4 @@
-//! Failed operations leave neither reservations behind, nor errors of writes that were not waited
-//! for.
+//! Failed operations leave no reservations behind, nor errors of writes that were not waited for.
 
 use std::sync::Arc;
 
@@ -42,7 +41,7 @@ fn operations_that_fail_keep_no_space_from_others() {
     fs.close().unwrap();
 }
 
-/// A write finds its inode gone after it has reserved space: what it reserved comes back.
+/// A write finds after it has reserved space that its inode is gone, and releases the reservation.
 #[test]
 fn writes_beside_the_removal_of_their_file_keep_no_space() {
     let fs = open(fresh(256 << 20));
@@ -54,7 +53,7 @@ fn writes_beside_the_removal_of_their_file_keep_no_space() {
         let file = create(&fs, fs.root(), "file", FILE);
         fs.references().forget(file, 1);
         std::thread::scope(|scope| {
-            // It ends with the first write that finds no file.
+            // The loop ends with the first write that finds no file.
             let writer = scope.spawn(|| while fs.files().write(file, WriteAt::Offset(0), &chunk, false).is_ok() {});
             std::thread::yield_now();
             fs.directories().unlink(fs.root(), b"file").unwrap();

@@ -1,4 +1,4 @@
-//! The space that a file is said to take is what it takes, whatever is committed meanwhile.
+//! A file shows the space that it takes, whatever is committed meanwhile.
 
 use std::thread;
 
@@ -15,18 +15,18 @@ fn write(fs: &Filesystem, id: InodeId, sector: u64, count: u64) {
     fs.files().write(id, WriteAt::Offset(sector * SECTOR), &vec![7; (count * SECTOR) as usize], false).unwrap();
 }
 
-/// Sectors that a file is said to take.
+/// Returns the sectors that a file's attributes show.
 fn sectors(fs: &Filesystem, id: InodeId) -> u64 {
     fs.inodes().attributes(id).unwrap().blocks * 512 / SECTOR
 }
 
 #[test]
-fn what_a_commit_writes_out_counts_though_more_is_written_meanwhile() {
+fn data_of_a_commit_counts_though_more_is_written_meanwhile() {
     const ROUNDS: u64 = 5;
     let (device, fs) = open_gated(256 << 20);
     let file = create(&fs, "file");
     for round in 0..ROUNDS {
-        // No two are neighbours, and the one from before is rewritten.
+        // The written sectors are not adjacent, and the one from before is rewritten.
         write(&fs, file, round * 4, 1);
         thread::scope(|scope| {
             device.flushes.close();
@@ -49,7 +49,7 @@ fn what_a_commit_writes_out_counts_though_more_is_written_meanwhile() {
 fn data_truncated_before_writeback_is_not_counted() {
     let (device, fs) = open_gated(256 << 20);
     let (first, truncated) = (create(&fs, "first"), create(&fs, "truncated"));
-    // As much as a commit submits without what other files have.
+    // This is as much as a commit submits before it comes to other files.
     write(&fs, first, 0, 256);
     write(&fs, truncated, 0, 8);
     thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! What an fsync costs: barriers, bytes, lookups. Nothing but what changed, and two barriers.
+//! The cost of an fsync, in barriers, bytes and lookups: it writes only what changed, with two
+//! barriers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,16 +15,16 @@ use ubtrfs_format::{ItemType, Key};
 const FILE: u32 = 0o100_644;
 const DIR: u32 = 0o040_755;
 const KIB: u64 = 1024;
-/// A node in both of its copies.
+/// Bytes of both copies of a node.
 const NODE: u64 = 2 * 16 * KIB;
 const SUPERBLOCK: u64 = 4 * KIB;
-/// Node of the log tree, node of the tree of log trees, superblock: the least that a write of the
-/// log takes.
+/// The minimum that a write of the log takes: a node of the log tree, a node of the tree of log
+/// trees, and a superblock.
 const MIN: u64 = 2 * NODE + SUPERBLOCK;
 
 fn open(size: u64) -> (Arc<Gated>, Arc<Filesystem>) {
     let (device, fs) = open_gated(size);
-    // The first write of data makes a chunk, which only a commit can make known.
+    // The first write of data allocates a chunk, which only a commit can make known.
     let first = create(&fs, fs.root(), "first", FILE);
     write(&fs, first, 0, 1024 * KIB);
     fs.durability().sync().unwrap();
@@ -42,7 +43,7 @@ fn rename(fs: &Filesystem, (dir, name): (InodeId, &str), (new_dir, new_name): (I
     fs.directories().rename(dir, name.as_bytes(), new_dir, new_name.as_bytes(), RenameFlags::default()).unwrap();
 }
 
-/// What came in between.
+/// The costs of a call.
 #[derive(Debug, PartialEq, Eq)]
 struct Cost {
     commits: u64,
@@ -70,7 +71,7 @@ fn cost(fs: &Filesystem, work: impl FnOnce()) -> Cost {
     }
 }
 
-/// The cost of one fsync that is one write of the log.
+/// Returns the cost of an fsync that takes one write of the log.
 fn fsync(fs: &Filesystem, id: InodeId) -> Cost {
     let cost = cost(fs, || fs.durability().fsync(id).unwrap());
     assert_eq!((cost.commits, cost.log_writes, cost.flushes), (0, 1, 2), "{cost:?}");
@@ -104,7 +105,7 @@ fn an_append_costs_its_data_and_the_least_of_a_log() {
     assert_eq!((cost.bytes, cost.searches, cost.reads), (64 * KIB + MIN, 0, 0), "{cost:?}");
 }
 
-/// How many extents the last commit has of a file.
+/// Returns how many extents of a file the last commit has.
 fn extents(fs: &Filesystem, file: InodeId) -> usize {
     let key = |offset| Key::new(file.ino.0, ItemType::EXTENT_DATA, offset);
     let mut found = 0;
@@ -129,7 +130,7 @@ fn a_file_that_grows_from_fsync_to_fsync_costs_the_same_each_time_and_stays_in_o
     }
     fs.durability().sync().unwrap();
     assert_eq!(extents(&fs, file), 1);
-    // What a commit has does not grow.
+    // A committed extent does not grow.
     write(&fs, file, STEPS * STEP, STEP);
     fsync(&fs, file);
     fs.durability().sync().unwrap();
@@ -181,8 +182,8 @@ fn the_thousandth_append_costs_hardly_more_than_the_first() {
         last = Some(fsync(&fs, file));
     }
     let last = last.unwrap();
-    // Inode item, end of the extents and checksums are in leaves of their own by then, below a
-    // root; each may be split.
+    // The inode item, the last extents and the checksums are in leaves of their own by then, below
+    // a root; each leaf may be split.
     assert!(last.bytes <= 4 * KIB + MIN + 5 * NODE && last.searches == 0 && last.reads == 0, "{last:?}");
 }
 
@@ -193,7 +194,7 @@ fn a_new_file_costs_its_data_and_the_least_of_a_log() {
     write(&fs, file, 0, 16 * KIB);
     let cost = fsync(&fs, file);
     assert_eq!((cost.bytes, cost.searches, cost.reads), (16 * KIB + MIN, 0, 0), "{cost:?}");
-    // A small one has its content in the log.
+    // The log contains the data of a small file.
     let small = create(&fs, fs.root(), "small", FILE);
     write(&fs, small, 0, 100);
     let cost = fsync(&fs, small);
@@ -209,7 +210,7 @@ fn a_renamed_file_costs_a_lookup_of_its_names() {
     fs.durability().sync().unwrap();
     assert_eq!(cost(&fs, || rename(&fs, (one, "file"), (two, "file"))), NOTHING);
     let cost = fsync(&fs, file);
-    // One for the names in either directory, none for their contents.
+    // There is a search for the names in each of the two directories, and none for their contents.
     assert!(cost.searches <= 2 && cost.bytes == MIN, "{cost:?}");
 }
 
@@ -265,7 +266,7 @@ fn changes_of_names_look_into_the_trees_once_for_each_thing_they_must_know() {
     };
     let search = nodes(&|| drop(fs.directories().lookup(dir, b"not there").unwrap_err()));
     assert!(search > 0);
-    // Whether there is such a name.
+    // It searches for the name.
     assert_eq!(
         nodes(&|| {
             create(&fs, dir, "new", FILE);
@@ -273,11 +274,11 @@ fn changes_of_names_look_into_the_trees_once_for_each_thing_they_must_know() {
         search
     );
     assert_eq!(nodes(&|| fs.directories().link(files[0], dir, b"linked").unwrap()), search);
-    // What the name refers to, and its number.
+    // It searches for the entry of the name, and for its index.
     assert_eq!(nodes(&|| fs.directories().unlink(dir, b"1").unwrap()), 2 * search);
-    // The same of the old name, and whether there is the new one.
+    // The same for the old name, and a search for the new one.
     assert_eq!(nodes(&|| rename(&fs, (dir, "2"), (dir, "2.new"))), 3 * search);
-    // The same of both.
+    // The same for both names.
     assert_eq!(nodes(&|| rename(&fs, (dir, "3"), (dir, "4"))), 4 * search);
 }
 
@@ -303,7 +304,7 @@ fn fsyncs_that_come_while_a_log_is_written_share_the_next_write() {
                     let _ = returned.send(());
                 });
             }
-            // All but the one that leads the next group have joined it.
+            // All but the leader of the next group have joined it.
             for _ in 0..14 {
                 returns.recv().unwrap();
             }
@@ -341,7 +342,7 @@ fn fsyncs_during_a_commit_are_durable_with_its_superblock() {
                     let _ = returned.send(());
                 });
             }
-            // One of them leads, the other has joined it.
+            // One of them leads, and the other has joined it.
             returns.recv().unwrap();
             device.writes.open();
             for _ in 0..2 {
@@ -354,7 +355,7 @@ fn fsyncs_during_a_commit_are_durable_with_its_superblock() {
     assert_ne!(fs.volume().superblock().log_root.0, 0);
 }
 
-/// Bytes of tree blocks for 1,500 fsyncs of 16 random sectors each.
+/// Returns the bytes of tree blocks that 1,500 fsyncs of 16 random sectors each write.
 fn blocks_of_random_fsyncs(background_commits: bool) -> u64 {
     const SECTORS: u64 = 16_384;
     const SECTOR: u64 = 4096;

@@ -1,6 +1,6 @@
-//! A server's thread that must not wait begins to write the log of an fsync, and another ends that:
-//! success is answered by the second alone, and nothing is built on what only the first has done
-//! (invariant 22).
+//! A server's thread that must not block begins to write the log of an fsync, and another thread
+//! ends that. The fsync succeeds only when the second thread has ended it, and nothing is built on
+//! what only the first has done (invariant 22).
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -42,7 +42,7 @@ fn begin(fs: &Filesystem, id: InodeId) -> (Option<FsyncLeader>, Receiver<ubtrfs:
     (fs.durability().join_fsync(id, false, Box::new(move |result| sender.send(result).unwrap())), result)
 }
 
-/// Whether the file is there, whole, if the power is cut now.
+/// Returns whether the whole file is there if the power is cut now.
 fn is_durable(device: &MemoryDevice, name: &str) -> bool {
     let crashed = Arc::new(MemoryDevice::from_bytes(device.to_bytes()));
     let fs = open(&crashed, true);
@@ -52,7 +52,7 @@ fn is_durable(device: &MemoryDevice, name: &str) -> bool {
 }
 
 #[test]
-fn the_second_part_answers() {
+fn an_fsync_is_answered_by_the_thread_that_ends_it() {
     let (device, fs) = mounted();
     let before = device.counters();
     let (leader, result) = begin(&fs, file(&fs, "file"));
@@ -68,7 +68,7 @@ fn the_second_part_answers() {
 }
 
 #[test]
-fn others_gather_meanwhile_and_share_the_next_write() {
+fn fsyncs_during_a_log_write_share_the_next_one() {
     let (device, fs) = mounted();
     let (first, first_result) = begin(&fs, file(&fs, "first"));
     let others: Vec<_> = ["second", "third"].map(|name| begin(&fs, file(&fs, name))).into();
@@ -85,7 +85,7 @@ fn others_gather_meanwhile_and_share_the_next_write() {
     assert!(["first", "second", "third"].iter().all(|name| is_durable(&device, name)));
 }
 
-/// By invariant 49: the thread that is to publish a log may come late, or never.
+/// The thread that has to publish a log may come late, or never (invariant 49).
 #[test]
 fn nobody_waits_for_a_leader_that_has_yet_to_come() {
     let (device, fs) = mounted();

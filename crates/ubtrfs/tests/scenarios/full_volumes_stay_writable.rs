@@ -1,4 +1,4 @@
-//! What a full volume may cost: ENOSPC, and never more.
+//! A full volume fails operations with ENOSPC, and does nothing worse.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use ubtrfs_volume::{OpenOptions, Volume};
 const FILE: u32 = 0o100_644;
 const SIZE: u64 = 128 << 20;
 
-/// A new volume all of whose space is in data chunks but for the metadata chunk that mkfs made.
+/// Makes a volume whose space is all in data chunks, except for the metadata chunk that mkfs made.
 fn without_room_for_metadata() -> Arc<Filesystem> {
     let device = Arc::new(new_volume(SIZE));
     let volume = Volume::open(vec![device], OpenOptions { read_only: false }).unwrap();

@@ -1,6 +1,6 @@
-//! A subvolume that is being dropped shares nodes and data with others, and points to what is gone.
-//! What is left of it is moved as it is: a balance waits for no drop, and none that begins
-//! meanwhile makes it fail (invariant 40).
+//! A subvolume that is being dropped shares nodes and data with others, and points to blocks that
+//! are already freed. The rest of it is moved as it is: a balance does not wait for a drop, and a
+//! drop that begins meanwhile does not make it fail (invariant 40).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::common::volumes::{assert_clean, volume};
 
 /// Files of the subvolume whose snapshot is dropped.
 const FILES: u64 = 400;
-/// References that a commit drops.
+/// The number of references that a commit drops.
 const PER_COMMIT: u64 = 6;
 
 fn open(devices: Vec<Arc<dyn Device>>, faults: Faults) -> Arc<Filesystem> {
@@ -47,14 +47,14 @@ fn empty_all(fs: &Filesystem) -> ubtrfs::Result<()> {
     let chunks = fs.volume().chunks();
     let starts: Vec<Logical> = chunks.iter().filter(|(_, chunk)| is_of(chunk.flags)).map(|(start, _)| *start).collect();
     starts.into_iter().try_for_each(|start| match fs.relocator().empty_block_group(start, &|| true) {
-        // It went by itself.
+        // A commit has removed it.
         Err(error) if error.errno() == Errno::NOENT => Ok(()),
         emptied => emptied.map(drop),
     })
 }
 
-/// A volume with a subvolume, a snapshot of it that stays, and one that was changed and deleted;
-/// with the first commit of its drop.
+/// Makes a volume with a subvolume, a snapshot of it that stays, and one that was changed and
+/// deleted, and makes the first commit of the drop.
 fn with_deleted_snapshot() -> (Arc<OverlayDevice>, Arc<Filesystem>) {
     let device = Arc::new(volume(1, Profile::Single, Profile::Single).swap_remove(0));
     let fs = open(vec![device.clone()], Faults::default());
@@ -82,7 +82,7 @@ fn with_deleted_snapshot() -> (Arc<OverlayDevice>, Arc<Filesystem>) {
     (device, fs)
 }
 
-/// Moves everything at each commit of a drop; how often that failed.
+/// Moves everything at each commit of a drop. Returns how often that failed.
 fn move_at_each_commit(faults: &Faults) -> usize {
     let (volume, fs) = with_deleted_snapshot();
     let before = tree_of(&fs);
@@ -107,7 +107,7 @@ fn move_at_each_commit(faults: &Faults) -> usize {
         moved.durability().sync().unwrap();
         drop(moved);
         assert_clean(std::slice::from_ref(&device), &what);
-        // It goes on where it was.
+        // The drop goes on where it was.
         let moved = open(vec![device.clone()], Faults::default());
         while !moved.subvolumes().deleted_subvolumes().is_empty() {
             moved.durability().sync().unwrap();
@@ -117,21 +117,21 @@ fn move_at_each_commit(faults: &Faults) -> usize {
         drop(moved);
         assert_clean(&[device], &format!("{what}, dropped"));
     }
-    // A commit beside the last of it may drop that.
+    // A concurrent commit may drop the rest.
     assert!(commits > 5 && (half_dropped > 5 || failed > 0), "{half_dropped} of {commits} commits");
     failed
 }
 
 #[test]
-fn at_any_commit_of_a_drop() {
+fn half_dropped_trees_are_moved_at_any_commit_of_a_drop() {
     assert_eq!(move_at_each_commit(&Faults::default()), 0);
     assert!(move_at_each_commit(&Faults { overlook_drops: true, ..Faults::default() }) > 0, "the fault is not found");
 }
 
-/// The kernel has dropped a part of a subvolume whose snapshot is there; that is moved, and the
-/// kernel goes on.
+/// The kernel has dropped a part of a subvolume that still has a snapshot. We move the rest, and
+/// the kernel goes on.
 #[test]
-fn between_two_mounts_of_the_kernel() {
+fn a_tree_that_the_kernel_half_dropped_is_moved() {
     const FILES: usize = 24_000;
     require!(Need::Kernel);
     let dir = scratch_dir();

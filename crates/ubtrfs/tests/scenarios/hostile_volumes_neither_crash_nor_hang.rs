@@ -1,5 +1,6 @@
-//! What no file system would write, but an image can hold: numbers at their limits, directories in
-//! a circle. Each costs an error at the most, where it is, and the rest goes on (invariant 14).
+//! No file system would write these, but an image can hold them: numbers at their limits, and
+//! directories in a circle. Each causes at most an error at its place, and the rest of the volume
+//! works (invariant 14).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ const FILE: u32 = 0o100_644;
 const DIR: u32 = 0o040_755;
 const ROOT: u64 = 256;
 
-/// Where fields of an inode item are.
+/// Offsets of fields of an inode item.
 const SIZE: usize = 16;
 const NBYTES: usize = 24;
 const NLINK: usize = 40;
@@ -25,8 +26,8 @@ fn open(path: &Path) -> Arc<Filesystem> {
     image::open(path, Options::default())
 }
 
-/// A volume with the directories `one` and `two`, a directory `sub` in `one`, and a file `file` of
-/// 10,000 bytes.
+/// Makes a volume with the directories `one` and `two`, a directory `sub` in `one`, and a file
+/// `file` of 10,000 bytes.
 fn volume(dir: &Path) -> PathBuf {
     let path = dir.join("image");
     image::make(&path, 256 << 20, |_| ());
@@ -63,13 +64,13 @@ fn set_inode(path: &Path, name: &str, field: usize, bytes: &[u8]) {
     );
 }
 
-/// Whether it is the entry of the name `file`, the last one of the root: the name follows the
-/// header of thirty bytes.
+/// Returns whether an item is the root directory's entry of the name `file`. The name is at the
+/// item's end, behind a header of thirty bytes.
 fn is_entry_of_file(item_type: ItemType, key: &Key, data: &[u8]) -> bool {
     key.objectid == ROOT && key.item_type == item_type && data[30..] == *b"file"
 }
 
-/// All operations that change an inode's numbers.
+/// Performs all operations that change an inode's numbers.
 fn work_on(fs: &Filesystem, id: InodeId) {
     fs.inodes().attributes(id).unwrap();
     fs.files().read(id, 0, 100).unwrap();
@@ -124,7 +125,7 @@ fn a_file_that_is_too_large_costs_itself() {
         create(&fs, find(&fs, "one"), "new", FILE);
         fs.close().unwrap();
     }
-    // The largest that there can be is a file like any other.
+    // A file of the largest possible size is a file like any other.
     let dir = tempfile::tempdir().unwrap();
     let path = volume(dir.path());
     set_inode(&path, "file", SIZE, &(i64::MAX as u64).to_le_bytes());
@@ -204,11 +205,11 @@ fn an_entry_of_its_own_directory_can_not_be_removed_from_it() {
     let _ = fs.close();
 }
 
-/// A chunk lies where another does, or where the device tree has none: what is written to it could
-/// be anything's. The kernel doesn't mount such a volume.
+/// A chunk lies where another one does, or where the device tree has none, so a write to it could
+/// overwrite anything. The kernel doesn't mount such a volume.
 #[test]
 fn volumes_whose_chunks_are_not_theirs_are_only_read() {
-    /// Where the first stripe of a chunk item says where it is.
+    /// The offset of the first stripe's address in a chunk item.
     const OFFSET: usize = 56;
     let dir = tempfile::tempdir().unwrap();
     let path = volume(dir.path());

@@ -1,5 +1,5 @@
-//! A kernel's btrfs is "crashed" at random: its image is copied while it is mounted. What we make
-//! of the log in the copy is what the kernel makes of it, path by path.
+//! A kernel's btrfs is "crashed" at random: its image is copied while it is mounted. Our replay of
+//! the log in the copy gives the same as the kernel's, path by path.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -39,7 +39,7 @@ fn has_log(path: &Path) -> bool {
 fn faults(path: &Path) -> Vec<String> {
     let device: Arc<dyn Device> = Arc::new(FileDevice::open(path, OpenMode::ReadOnly, Exclusive::Yes).unwrap());
     let report = ubtrfs_check::check(&[device], &ubtrfs_check::Options::default()).unwrap();
-    // mkfs.btrfs leaves free-space items behind that are a warning.
+    // mkfs.btrfs leaves free-space items behind that cause a warning.
     report.faults.iter().map(ToString::to_string).collect()
 }
 
@@ -47,7 +47,7 @@ fn copy(from: &Path, to: &Path) {
     run(command("cp", &["--sparse=always", "--reflink=never"]).arg(from).arg(to)).ok();
 }
 
-/// An image as a crash left it, and what had been done before.
+/// An image as a crash left it, and the operations before.
 struct Crash {
     image: PathBuf,
     reported: Vec<String>,
@@ -77,7 +77,7 @@ fn crashes(dir: &Path, seed: u64, wanted: usize) -> Vec<Crash> {
             break;
         }
         if found.is_empty() || rng.one_in(3) {
-            // A transaction ends: what is there now is committed.
+            // Ends a transaction, which commits everything so far.
             (0..rng.below(60)).for_each(|_| work.step());
             run(command("sync", &["-f"]).arg(top)).ok();
             work.reported.push("sync".to_owned());
@@ -98,7 +98,7 @@ fn crashes(dir: &Path, seed: u64, wanted: usize) -> Vec<Crash> {
     found
 }
 
-/// What is different between our replay and the kernel's.
+/// Returns the differences between our replay and the kernel's.
 fn compare(crash: &Crash) -> Vec<String> {
     let image = &crash.image;
     let mut found: Vec<String> = faults(image).into_iter().map(|fault| format!("before replay: {fault}")).collect();
@@ -137,8 +137,8 @@ fn compare(crash: &Crash) -> Vec<String> {
                     found.push(format!("{}: {ours} blocks, the kernel {theirs}", path.escape_ascii()));
                 }
             }
-            // The kernel's replay stamps inodes that it takes a name from with its own time; ours
-            // leaves the time alone.
+            // The kernel's replay sets the ctime of an inode from which it removes a name; ours
+            // does not change it.
             for entry in theirs.entries.values_mut() {
                 entry.ctime = entry.ctime.filter(|ctime| *ctime < (now.tv_sec, now.tv_nsec as u32));
             }

@@ -1,4 +1,4 @@
-//! Logs that a kernel left are replayed as the kernel replays them: what was fsynced is there.
+//! Logs that a kernel has left are replayed as the kernel replays them: what was fsynced is there.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use ubtrfs_volume::{Device, Exclusive, FileDevice, OpenMode, OpenOptions, Record
 
 use crate::common::tree::tree_of;
 
-/// Opens an image; for reading only through a device that can't be written to.
+/// Opens an image; for reading only, through a device that can't be written to.
 fn open(path: &Path, options: Options) -> ubtrfs::Result<Arc<Filesystem>> {
     let read_only = options.read_only;
     let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };

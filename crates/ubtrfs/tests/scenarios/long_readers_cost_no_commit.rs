@@ -1,5 +1,5 @@
-//! A process that reads the trees of an old commit for long (a scrub, a comparison, an export)
-//! holds back what later commits free. Operations run out of space earlier then; no commit does
+//! A process that reads the trees of an old commit for long (a scrub, a comparison, an export) pins
+//! the space that later commits free. Operations run out of space earlier then, but no commit does
 //! (invariant 8).
 
 use std::sync::Arc;
@@ -26,7 +26,7 @@ fn open_with(device: &Arc<MemoryDevice>, options: Options) -> Arc<Filesystem> {
     Filesystem::open(Arc::new(volume), options).unwrap()
 }
 
-/// A subvolume of many small files, so that its tree has some leaves.
+/// Makes a subvolume with many small files, so that its tree has some leaves.
 fn filled(fs: &Filesystem) -> TreeId {
     let id = fs.subvolumes().create_subvolume(fs.root(), b"source", 0o755, (0, 0)).unwrap();
     let dir = InodeId::new(id, Ino::ROOT_DIR);
@@ -51,7 +51,7 @@ fn changed_snapshot(fs: &Filesystem, source: TreeId, name: &str) -> ubtrfs::Resu
     })
 }
 
-/// Makes a snapshot, changes it, and deletes it. Whether there was room.
+/// Makes a snapshot, changes it, and deletes it. Returns whether there was space.
 fn turn(fs: &Filesystem, source: TreeId, name: &str) -> bool {
     let changed = changed_snapshot(fs, source, name);
     let deleted = fs.subvolumes().delete_subvolume(fs.root(), name.as_bytes());
@@ -63,8 +63,8 @@ fn turn(fs: &Filesystem, source: TreeId, name: &str) -> bool {
     outcome.is_ok()
 }
 
-/// All is free again after some syncs, and where subvolumes are dropped in the background after
-/// some time.
+/// Asserts that all space is free again after some syncs or, if subvolumes are dropped in the
+/// background, after some time.
 fn recovers(fs: &Filesystem, source: TreeId, time: Duration) {
     for _ in 0..100 {
         fs.durability().sync().unwrap();
@@ -85,7 +85,7 @@ fn recovers(fs: &Filesystem, source: TreeId, time: Duration) {
 }
 
 #[test]
-fn what_a_reader_holds_back_is_not_spent() {
+fn space_that_a_reader_pins_is_not_spent() {
     let device = Arc::new(new_volume(SIZE));
     let fs = open(&device, false);
     let source = filled(&fs);
@@ -102,8 +102,8 @@ fn what_a_reader_holds_back_is_not_spent() {
     fs.close().unwrap();
 }
 
-/// Fills a volume with snapshots, deletes all of them while somebody reads, and returns the error
-/// by which it has turned read-only.
+/// Fills a volume with snapshots, and deletes all of them while a reader keeps a commit. Returns
+/// the error that has made it read-only, if any.
 fn delete_beside_a_reader(fs: &Filesystem, source: TreeId) -> Option<String> {
     let made = (0..3000).take_while(|number| {
         changed_snapshot(fs, source, &format!("snapshot {number}")).is_ok() && fs.durability().sync().is_ok()
@@ -123,7 +123,7 @@ fn delete_beside_a_reader(fs: &Filesystem, source: TreeId) -> Option<String> {
 }
 
 #[test]
-fn subvolumes_are_not_dropped_with_what_a_reader_holds_back() {
+fn subvolumes_are_not_dropped_with_space_that_a_reader_pins() {
     let device = Arc::new(new_volume(SIZE));
     let fs = open(&device, false);
     let source = filled(&fs);
@@ -133,7 +133,7 @@ fn subvolumes_are_not_dropped_with_what_a_reader_holds_back() {
 }
 
 #[test]
-fn subvolumes_that_are_dropped_all_the_same_are_noticed() {
+fn subvolumes_that_are_dropped_with_pinned_space_are_noticed() {
     let device = Arc::new(new_volume(SIZE));
     let faults = Faults { commit: Some(CommitFault::FreeUnreserved), ..Faults::default() };
     let fs = open_with(&device, Options { background_commits: false, faults, ..Options::default() });
@@ -174,8 +174,8 @@ fn byte_of(extent: u64) -> u8 {
     (extent % 255) as u8 + 1
 }
 
-/// A mount that frees in steps, of a volume that is full but for single sectors that are nowhere
-/// neighbours; most of them are in one file.
+/// Opens a mount that frees in steps, on a volume that is full except for single sectors of which
+/// none are adjacent. Most of the sectors are in one file.
 fn with_scattered_file(device: &Arc<MemoryDevice>, extents: u64) -> (Arc<Filesystem>, InodeId) {
     let freeing = FreeingLimits { at_once: 0, per_transaction: 20, at_the_end: 20, queue: 1000 };
     let fs = open_with(device, Options { background_commits: false, freeing, ..Options::default() });
@@ -220,14 +220,14 @@ fn regular() -> NewInode {
     NewInode { mode: 0o100_644, ..NewInode::default() }
 }
 
-/// Creates files, each in a commit, as long as there is room for that.
+/// Creates files, each in a commit, as long as there is space.
 fn spend_by_creations(fs: &Filesystem) {
     let create = |number| fs.directories().create(fs.root(), format!("more {number}").as_bytes(), &regular());
     let refused = (0..).find_map(|number| create(number).and_then(|_| fs.durability().sync()).err()).unwrap();
     assert_eq!(refused.errno(), Errno::NOSPC, "{refused}: {:?}", fs.abort_reason());
 }
 
-/// Unlinks a name of a file that has another one, if there is room for that.
+/// Unlinks a name of a file that has another one, if there is space.
 fn spend_by_unlink(fs: &Filesystem, number: u64) {
     if let Err(error) = fs.directories().unlink(fs.root(), format!("link {number}").as_bytes()) {
         assert_eq!(error.errno(), Errno::NOSPC, "{error}: {:?}", fs.abort_reason());
@@ -293,7 +293,7 @@ fn truncations_in_steps_that_find_no_space_are_whole_steps_and_go_on_later() {
         || fs.inodes().set_attributes(scattered, &SetAttributes { size: Some(0), ..SetAttributes::default() });
     let before = size();
     let reader = fs.keep_commit();
-    // What frees space may go on where other operations may not: some steps are done.
+    // Operations that free space may go on where others may not, so some steps succeed.
     spend_by_creations(&fs);
     let mut last = before;
     for _ in 0..5 {

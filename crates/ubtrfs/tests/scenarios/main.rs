@@ -1,4 +1,4 @@
-//! What a user would lose if the engine broke its rules, on volumes in memory and in images.
+//! What a user would lose if the engine broke its rules, tested on volumes in memory and in images.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 

@@ -1,5 +1,5 @@
-//! A merge is between subvolumes of one origin, ends when nobody wants it any more or else whole,
-//! and reports whatever a cache might know otherwise.
+//! A merge takes subvolumes of one origin. It stops when its caller is gone, or else takes place as
+//! a whole, and reports every change that a cache has to know.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -88,7 +88,7 @@ fn known(is: &Attributes) -> Known {
     (is.mode, (is.uid, is.gid), is.nlink, is.size, is.mtime, is.flags)
 }
 
-/// What a kernel that looks at everything again and again knows of a subvolume, until it is to
+/// What a kernel that looks everything up again and again caches of a subvolume, until it is to
 /// forget it.
 #[derive(Default)]
 struct Cache {
@@ -100,7 +100,7 @@ struct Cache {
 impl Cache {
     fn look(&mut self, fs: &Filesystem, target: TreeId) {
         let mut waiting = vec![InodeId::root_of(target)];
-        // What is open without a name is looked at, too.
+        // Files that are open without a name are examined, too.
         waiting.extend(self.attributes.keys());
         while let Some(id) = waiting.pop() {
             let Ok(is) = fs.inodes().attributes(id) else { continue };
@@ -137,7 +137,7 @@ impl Cache {
         for ((dir, name), known) in &self.names {
             let found = fs.directories().lookup(*dir, name).ok();
             found.inspect(|found| fs.references().forget(*found, 1));
-            // What was in a directory that is no more can't be asked for.
+            // A lookup in a directory that was removed is not possible.
             if fs.inodes().attributes(*dir).is_ok_and(|is| is.nlink > 0) {
                 assert_eq!(found, *known, "{} of {dir:?}", name.escape_ascii());
             }
@@ -154,14 +154,14 @@ impl Cache {
 }
 
 #[test]
-fn whatever_was_looked_at_meanwhile_is_reported_when_it_changes() {
+fn everything_that_a_cache_has_is_reported_when_it_changes() {
     let dir = scratch_dir();
     let fs = open(&dir.path().join("image"));
     for looks in [false, true] {
         let sides = three(&fs);
         let mut cache = Cache::default();
         cache.look(&fs, sides.target);
-        // What is not there is known, too.
+        // The absence of a name is cached, too.
         for name in ["n", "other", ".ubtrfs-merge-0"] {
             cache.names.insert((InodeId::root_of(sides.target), name.into()), None);
         }
@@ -195,28 +195,28 @@ fn only_subvolumes_of_one_origin_are_merged() {
         let made = fs.directories().create(InodeId::root_of(subvolume), name.as_bytes(), &new).unwrap();
         fs.references().forget(made, 1);
     };
-    // A snapshot of the target, and one of that.
+    // The changed side is a snapshot of the target, or a snapshot of that.
     let target = subvolume(&fs, "target");
     make(target, "file");
     let base = snapshot(&fs, target, "base");
     let changed = snapshot(&fs, base, "changed");
     make(changed, "new");
     assert_eq!(merge(base, changed, target), Ok(1));
-    // Siblings, also of what is no more.
+    // Siblings, also those whose common source is deleted.
     let sibling = snapshot(&fs, target, "sibling");
     make(sibling, "new");
     assert_eq!(merge(base, sibling, target), Ok(1));
     fs.subvolumes().delete_subvolume(fs.root(), b"target").unwrap();
     make(sibling, "newer");
     assert_eq!(merge(base, sibling, changed), Ok(1));
-    // What is between them is no more.
+    // The snapshot between them is deleted.
     let between = snapshot(&fs, base, "between");
     let last = snapshot(&fs, between, "last");
     make(last, "newest");
     fs.subvolumes().delete_subvolume(fs.root(), b"between").unwrap();
     fs.durability().sync().unwrap();
     assert_eq!(merge(base, last, sibling), Ok(1));
-    // Others, made in one transaction or not.
+    // Other subvolumes, made in one transaction or not.
     let names: Vec<String> = (0..4).map(|number| format!("other{number}")).collect();
     let others: Vec<TreeId> = std::thread::scope(|scope| {
         let threads: Vec<_> = names.iter().map(|name| scope.spawn(|| subvolume(&fs, name))).collect();
@@ -241,11 +241,11 @@ fn only_subvolumes_of_one_origin_are_merged() {
     fs.close().unwrap();
 }
 
-/// Where a root item has the transaction that made the subvolume.
+/// The offset of the transaction that made the subvolume, in a root item.
 const CREATED: usize = 303;
 
 #[test]
-fn root_directories_of_one_time_are_no_origin() {
+fn root_directories_with_equal_times_prove_no_common_origin() {
     let dir = scratch_dir();
     let path = dir.path().join("image");
     let fs = open(&path);
@@ -253,7 +253,7 @@ fn root_directories_of_one_time_are_no_origin() {
     let made_in = fs.subvolumes().subvolume_info(one).unwrap().transids[1];
     fs.close().unwrap();
     drop(fs);
-    // As if both had been made in one transaction, at one tick of the kernel's clock.
+    // Changes them as if both had been made in one transaction, at one tick of the kernel's clock.
     let is_root = |key: &Key| key.objectid == Ino::ROOT_DIR.0 && key.item_type == ItemType::INODE_ITEM;
     let image = Image::open(&path);
     let root = image.items(one).into_iter().find(|(key, _)| is_root(key)).unwrap().1;

@@ -1,5 +1,5 @@
-//! A merge has files of all users pass through a directory of the target. Nobody gets at them
-//! there, and nobody has it move another file than the one that it means.
+//! A merge moves files of all users through a directory of the target. No user gets at them there,
+//! or makes the merge move another file than the one that it means.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ fn find(fs: &Filesystem, dir: InodeId, name: &str) -> InodeId {
     found
 }
 
-/// Subvolumes whose root directories are Alice's. The other side has a new file in a directory of
-/// somebody else, and has renamed one.
+/// Makes subvolumes whose root directories are Alice's. The changed side has a new file in a
+/// directory of another user, and has renamed one there.
 fn sides(fs: &Filesystem, number: u32) -> MergeSides {
     let name = |what: &str| format!("{what}{number}").into_bytes();
     let base = fs.subvolumes().create_subvolume(fs.root(), &name("base"), 0o755, (ALICE, ALICE)).unwrap();
@@ -36,25 +36,25 @@ fn sides(fs: &Filesystem, number: u32) -> MergeSides {
     sides
 }
 
-/// The only directory of a merge.
+/// Returns the directory of a merge; there is only one.
 fn staging(fs: &Filesystem, target: TreeId) -> InodeId {
     find(fs, InodeId::root_of(target), ".ubtrfs-merge-0")
 }
 
-/// Whether a directory has this very inode.
+/// Returns whether a directory has an entry of this very inode.
 fn has(fs: &Filesystem, dir: InodeId, id: InodeId) -> bool {
     let listed = fs.directories().list(dir, DirIndex(0), DirIndex(u64::MAX), 100).unwrap();
     listed.iter().any(|entry| entry.inode == id)
 }
 
 #[test]
-fn what_is_staged_is_not_for_the_owner_of_the_target() {
+fn the_owner_of_the_target_has_no_access_to_staged_files() {
     let dir = scratch_dir();
     let fs = open(&dir.path().join("image"));
     let sides = sides(&fs, 0);
     let mut looked = 0;
     let mut effect = |effect: MergeEffect| {
-        // Until the end, when the name of the directory itself goes.
+        // At the end, the name of the directory itself is removed.
         let MergeEffect::Name(dir, _) = effect else { return };
         let Ok(found) = fs.directories().lookup(InodeId::root_of(sides.target), b".ubtrfs-merge-0") else { return };
         fs.references().forget(found, 1);
@@ -70,10 +70,10 @@ fn what_is_staged_is_not_for_the_owner_of_the_target() {
 }
 
 #[test]
-fn what_was_put_in_the_place_of_a_file_is_not_moved() {
+fn a_file_that_was_put_in_the_place_of_another_is_not_moved() {
     let dir = scratch_dir();
     let fs = open(&dir.path().join("image"));
-    // What the merge takes away, and what it places: each is exchanged before.
+    // Exchanges a file before the merge removes it, or before the merge places it.
     for (number, is_staged) in [false, true].into_iter().enumerate() {
         let sides = sides(&fs, number as u32);
         let root = InodeId::root_of(sides.target);

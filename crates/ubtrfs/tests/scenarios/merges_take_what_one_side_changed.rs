@@ -1,5 +1,5 @@
-//! A three-way merge takes what changed on one side only, finds every conflict, and changes nothing
-//! then.
+//! A three-way merge takes what changed on one side only, and finds every conflict; if there is
+//! one, it changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -24,12 +24,12 @@ fn open(path: &Path) -> Arc<Filesystem> {
     image::open(path, Options { no_atime: true, ..Options::default() })
 }
 
-/// What both sides begin with.
+/// The script that makes the base of both sides.
 const BASE: &str = "mkdir d; mkdir d/e; mkdir z; mkdir empty; make a; write a 1 0 30000; make b; write b 2 0 500; \
                     make d/x; write d/x 3 0 9000; make d/e/y; write d/e/y 4 0 9000; make l; write l 5 0 20000; \
                     ln l z/l2; sym target s; xattr a user.k v";
 
-/// Subvolumes that come from one.
+/// Three subvolumes of one origin.
 struct Three {
     fs: Arc<Filesystem>,
     ids: MergeSides,
@@ -37,7 +37,7 @@ struct Three {
 }
 
 impl Three {
-    /// Three of them; the script makes what they begin with.
+    /// Makes three subvolumes; the script makes the content of the base.
     fn new(fs: &Arc<Filesystem>, number: u64, script: &str) -> Self {
         let name = format!("base{number}");
         let base = fs.subvolumes().create_subvolume(fs.root(), name.as_bytes(), 0o755, (0, 0)).unwrap();
@@ -61,14 +61,14 @@ impl Three {
     }
 }
 
-/// A row of the table: what it shows; what is done to the changed subvolume, and what to the
-/// target; the conflicts; scripts that make of the base what the target is to become, by preference
-/// for the target and for the other side.
+/// A row of the table: what it shows; the changes of the changed subvolume, and those of the
+/// target; the conflicts; scripts that turn the base into the expected target, with preference for
+/// the target and for the other side.
 type Row = (&'static str, &'static str, &'static str, &'static [ConflictKind], &'static str, &'static str);
 
 use ConflictKind as K;
 
-/// Where there are no conflicts, all preferences give the same.
+/// Without conflicts, all preferences give the same result.
 const TABLE: &[Row] = &[
     ("content", "write a 9 5000 100", "", &[], "write a 9 5000 100", ""),
     ("the target's content stays", "", "write a 9 5000 100", &[], "write a 9 5000 100", ""),
@@ -268,8 +268,8 @@ fn each_kind_of_change_is_merged() {
     assert_btrfs_check_clean(&path);
 }
 
-/// Who an inode is: one of the base, or one that a side has made (the target's if both have made it
-/// alike).
+/// The identity of an inode: one of the base, or one that a side has made (the target's if both
+/// have made the same).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Who {
     Base(Ino),
@@ -300,7 +300,7 @@ impl Seen {
         self.entries.iter().filter(|(_, other)| **other == who).map(|(entry, _)| entry).collect()
     }
 
-    /// Puts one for another.
+    /// Replaces one identity by another.
     fn rename(&mut self, from: Who, to: Who) {
         let put = |who: Who| if who == from { to } else { who };
         let entries = std::mem::take(&mut self.entries).into_iter();
@@ -311,7 +311,7 @@ impl Seen {
     }
 }
 
-/// What is in all three, or on which side it changed; `None` for a conflict.
+/// Returns the value that the merge has of a value in all three, or `None` for a conflict.
 fn three_way<T: PartialEq + Clone>(base: &T, theirs: &T, ours: &T) -> Option<T> {
     if ours == base || theirs == ours {
         Some(theirs.clone())
@@ -340,10 +340,10 @@ fn merged_facets(base: &Facets, theirs: &Facets, ours: &Facets) -> Option<Facets
     })
 }
 
-/// What the target is to become, from walks of all three alone; `None` if there is a conflict.
+/// Returns the expected target, from walks of all three alone, or `None` if there is a conflict.
 fn expected(base: &Seen, mut theirs: Seen, ours: &Seen) -> Option<Tree> {
     let is_dir = |facets: &Facets| facets.mode & 0o170_000 == 0o040_000;
-    // What both have made alike is one.
+    // If both sides have made the same inode, it becomes one.
     while let Some((from, to)) = theirs.entries.iter().find_map(|(entry, who)| {
         let other = *ours.entries.get(entry)?;
         let (Who::Made(_, false), Who::Made(..)) = (*who, other) else { return None };
@@ -396,7 +396,7 @@ fn expected(base: &Seen, mut theirs: Seen, ours: &Seen) -> Option<Tree> {
 }
 
 impl Seen {
-    /// Files by paths; `None` if something can't be reached.
+    /// Returns the files by their paths, or `None` if something can't be reached.
     fn as_tree(&self) -> Option<Tree> {
         let root = Who::Base(Ino::ROOT_DIR);
         let mut paths: BTreeMap<Who, BTreeSet<String>> = BTreeMap::from([(root, BTreeSet::from([String::new()]))]);
@@ -417,7 +417,7 @@ impl Seen {
     }
 }
 
-/// A step that can be done in a subvolume as it is.
+/// Returns a step that is possible in a subvolume as it is.
 fn random_step(rng: &mut Rng, walked: &BTreeMap<Ino, Found>, side: &str) -> Option<String> {
     let pick = |rng: &mut Rng, fits: &dyn Fn(&Found) -> bool| -> Option<String> {
         let all: Vec<_> = walked.values().filter(|found| fits(found)).flat_map(|found| &found.paths).collect();
@@ -428,7 +428,7 @@ fn random_step(rng: &mut Rng, walked: &BTreeMap<Ino, Found>, side: &str) -> Opti
     let file = |rng: &mut Rng| pick(rng, &Found::is_file);
     let new = |rng: &mut Rng| {
         let dir = pick(rng, &Found::is_dir)?;
-        // Some names are those of the other side.
+        // Some names are also used by the other side.
         let name = if rng.one_in(6) { format!("n{}", rng.below(3)) } else { format!("{side}{}", rng.below(9)) };
         let path = if dir.is_empty() { name } else { format!("{dir}/{name}") };
         is_free(&path).then_some(path)
@@ -443,7 +443,7 @@ fn random_step(rng: &mut Rng, walked: &BTreeMap<Ino, Found>, side: &str) -> Opti
         3 => format!("sym {} {}", rng.below(3), new(rng)?),
         4 | 5 => {
             let (from, to) = (any(rng)?, new(rng)?);
-            // A directory does not go below itself.
+            // A directory can't move below itself.
             (!format!("{to}/").starts_with(&format!("{from}/"))).then_some(format!("mv {from} {to}"))?
         }
         6 => {
@@ -511,7 +511,7 @@ fn random_changes_are_merged_as_a_naive_merge_of_walks_says() {
             }
             conflicts += 1;
             assert_eq!(sides.target(), tree(&walked[2]), "changed in spite of {merged:?}");
-            // With a side that wins there is something to do, and it can be done.
+            // With a preference there is something to merge, and it succeeds.
             let prefer = if rng.one_in(2) { Prefer::Ours } else { Prefer::Theirs };
             let done = sides.merge(prefer, false);
             if prefer == Prefer::Ours {
@@ -556,7 +556,7 @@ fn what_can_not_be_merged_is_refused_and_nothing_is_changed() {
     assert_eq!(sides.merge(Prefer::Neither, true).steps.len(), 2);
     fs.subvolumes().set_subvolume_read_only(target, false).unwrap();
 
-    // A subvolume in a directory that is to go is nobody's to remove.
+    // A merge does not remove a subvolume inside a directory that it would have to remove.
     let root = InodeId::root_of(target);
     let empty = fs.directories().lookup(root, b"empty").unwrap();
     let inner = fs.subvolumes().create_subvolume(empty, b"inner", 0o755, (0, 0)).unwrap();
@@ -573,12 +573,13 @@ fn what_can_not_be_merged_is_refused_and_nothing_is_changed() {
 }
 
 #[test]
-fn what_would_stop_a_merge_in_the_middle_is_found_before_it() {
+fn obstacles_to_a_merge_are_found_before_it_begins() {
     let dir = scratch_dir();
     let path = dir.path().join("image");
     image::make(&path, 256 << 20, |_| {});
     let fs = open(&path);
-    // Each of them alone: a flag of what loses a name, of a directory, of what changes.
+    // Each of them alone is immutable: an inode that loses a name, a directory, and a file that
+    // changes.
     for (number, immutable) in ["z", "d", "b"].into_iter().enumerate() {
         let sides = Three::new(&fs, number as u64, BASE);
         run(&fs, sides.ids.changed, "mv a n; mv z z2; write b 9 0 9; make d/new");
@@ -591,7 +592,7 @@ fn what_would_stop_a_merge_in_the_middle_is_found_before_it() {
         }
         assert!(sides.target() == before, "{immutable}");
     }
-    // The target has a subvolume where a file is to be.
+    // The target has a subvolume at the name of a new directory.
     let sides = Three::new(&fs, 10, BASE);
     run(&fs, sides.ids.changed, "mkdir n; mv a n/a");
     let inner = fs.subvolumes().create_subvolume(InodeId::root_of(sides.ids.target), b"n", 0o755, (0, 0)).unwrap();
@@ -680,7 +681,7 @@ fn a_merge_for_which_there_is_no_room_leaves_the_target_as_it_was() {
     assert_btrfs_check_clean(&path);
 }
 
-/// What new files get from the mount may exclude what the merged ones have.
+/// A new file may get flags from the mount that exclude those of the merged file.
 #[test]
 fn new_files_have_their_flags_whatever_the_mount_gives_new_ones() {
     const OF_FILES: [u64; 5] = [

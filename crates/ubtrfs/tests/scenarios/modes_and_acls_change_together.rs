@@ -1,4 +1,4 @@
-//! A mode and the ACL that belongs to it are changed in one transaction: no crash parts them
+//! A mode and the ACL that belongs to it are changed in one transaction: no crash separates them
 //! (invariant 5).
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn every_commit_has_a_mode_with_its_list() {
     let device = Arc::new(new_volume(128 << 20));
     let fs = open(&device);
     let file = fs.directories().create(fs.root(), b"f", &NewInode { mode: 0o100_000, ..NewInode::default() }).unwrap();
-    // The list's bytes are the mode, so that what belongs together shows.
+    // The bytes of the ACL repeat the mode, so that the test sees which belong together.
     let change = |mode: u32| {
         let plan = |_: u32, _: Option<&[u8]>| {
             Ok((mode, (!mode.is_multiple_of(5)).then(|| mode.to_le_bytes().repeat(mode as usize % 7 + 1))))

@@ -1,5 +1,5 @@
-//! What was accepted can be committed, whatever options, flags and properties become meanwhile:
-//! what dirty data may become is fixed when its metadata is reserved (invariant 50).
+//! Accepted data can be committed, whatever options, flags and properties change meanwhile: the
+//! forms that dirty data may take are fixed when its metadata is reserved (invariant 50).
 
 use std::sync::Arc;
 
@@ -16,17 +16,17 @@ use ubtrfs_random::Rng;
 use ubtrfs_volume::{Device, Exclusive, FileDevice, OpenMode};
 
 const SIZE: u64 = 512 << 20;
-/// Bytes of metadata for which there is one file: its content takes nearly as many.
+/// Bytes of metadata per file: its content takes nearly as many.
 const METADATA_OF_A_FILE: u64 = 3000;
-/// Bytes of all files: they are there twice until they are committed.
+/// Bytes of all files, which take twice as much until they are committed.
 const MAX_DATA: usize = 80 << 20;
 const SECTOR: usize = 4096;
 const ZSTD: Option<CompressionMode> = Some(CompressionMode { algorithm: Compression::Zstd, level: 0, force: false });
 
-/// A change of what writeback makes of data that is dirty.
+/// A change of the form in which writeback writes dirty data.
 struct Change {
     name: &'static str,
-    /// How data is compressed while it is written.
+    /// The compression while the data is written.
     before: Option<CompressionMode>,
     /// Flags of the files.
     flags: u64,
@@ -41,8 +41,8 @@ impl Change {
     }
 }
 
-/// Content that takes nearly all that may be inline when it is compressed, and half a sector or
-/// half of the sectors.
+/// Returns content that compresses to nearly the maximum inline size, with half a sector or half of
+/// the sectors incompressible.
 fn content(seed: u64, size: usize) -> Vec<u8> {
     let mut bytes = vec![0; size];
     let mut random = Rng::new(seed);
@@ -53,7 +53,7 @@ fn content(seed: u64, size: usize) -> Vec<u8> {
     bytes
 }
 
-/// Does something with each file until there is no room for it.
+/// Calls `act` for each file until there is no space.
 fn as_far_as_possible(files: &[InodeId], act: impl Fn(InodeId) -> Result<()>) -> Result<()> {
     for file in files {
         match act(*file) {
@@ -64,7 +64,7 @@ fn as_far_as_possible(files: &[InodeId], act: impl Fn(InodeId) -> Result<()>) ->
     Ok(())
 }
 
-/// A new volume all of whose space is in data chunks but for the metadata chunk that mkfs made.
+/// Makes a volume whose space is all in data chunks, except for the metadata chunk that mkfs made.
 fn without_room_for_metadata(compression: Option<CompressionMode>, faults: Faults) -> (NamedTempFile, Arc<Filesystem>) {
     let mut image = NamedTempFile::new().unwrap();
     image.as_file().set_len(SIZE).unwrap();
@@ -86,8 +86,8 @@ fn file(fs: &Filesystem, name: &str, flags: u64) -> Result<InodeId> {
     Ok(id)
 }
 
-/// Files with committed content: so many that what their content would take in metadata is more
-/// than there is room for, and that all of them are written again without a commit.
+/// Makes files with committed content. They are so many that their inline content would need more
+/// metadata than there is, and that all of them can be written again without a commit.
 fn files(fs: &Filesystem, flags: u64, size: usize) -> Vec<InodeId> {
     let most = fs.stats().space.metadata_total / METADATA_OF_A_FILE;
     let count = most.min((MAX_DATA / size) as u64);
@@ -198,7 +198,7 @@ const CHANGES: [Change; 13] = [
     }),
 ];
 
-/// Writes files again, and changes what that makes of them. Returns what they hold.
+/// Writes files again, and changes the form of the dirty data. Returns the expected contents.
 fn write_and_change(fs: &Filesystem, change: &Change) -> Vec<(InodeId, Vec<u8>)> {
     let Change { name, flags, size, act, .. } = *change;
     let files = files(fs, flags, size);
@@ -218,12 +218,12 @@ fn write_and_change(fs: &Filesystem, change: &Change) -> Vec<(InodeId, Vec<u8>)>
 }
 
 #[test]
-fn what_was_accepted_is_committed() {
+fn accepted_data_is_committed_whatever_flags_and_options_change() {
     for change in &CHANGES {
         let (image, fs) = without_room_for_metadata(change.before, Faults::default());
         let mut expected = write_and_change(&fs, change);
         for (id, content) in &mut expected {
-            // Files that shrink and grow again lose what was behind.
+            // Files that shrink and grow again lose what was behind the end.
             if change.name.ends_with("shrink") {
                 let now = fs.files().read(*id, 0, SECTOR).unwrap();
                 assert!(now[..3000] == content[..3000]);
@@ -234,10 +234,10 @@ fn what_was_accepted_is_committed() {
     }
 }
 
-/// The test can fail: with what is made of dirty data decided when it is written back, the commit
-/// finds no room.
+/// The test can fail: if the form of dirty data is decided only at writeback, the commit finds no
+/// space.
 #[test]
-fn what_was_not_reserved_is_found() {
+fn a_form_of_data_without_a_reservation_is_noticed() {
     let faults = Faults { forget_forms: true, ..Faults::default() };
     let (_image, fs) = without_room_for_metadata(None, faults);
     write_and_change(&fs, &CHANGES[0]);
@@ -245,7 +245,8 @@ fn what_was_not_reserved_is_found() {
     assert!(error.chain().contains("no space"), "{}", error.chain());
 }
 
-/// A volume without room for data, and a file whose data was accepted to go over its old data.
+/// Makes a volume without space for data, and a file with accepted data that will be written over
+/// its old data.
 fn written_in_place(make: impl Fn(&Filesystem) -> InodeId) -> (NamedTempFile, Arc<Filesystem>, InodeId, Vec<u8>) {
     let mut image = NamedTempFile::new().unwrap();
     image.as_file().set_len(SIZE).unwrap();
@@ -264,7 +265,7 @@ fn written_in_place(make: impl Fn(&Filesystem) -> InodeId) -> (NamedTempFile, Ar
     (image, fs, id, content)
 }
 
-/// Bytes that are written over older ones: less than what is written back at once.
+/// Bytes that are written over older ones: less than writeback takes at once.
 const IN_PLACE: usize = 4 << 20;
 
 fn nodatacow(fs: &Filesystem) -> InodeId {
@@ -279,9 +280,9 @@ fn reserved(fs: &Filesystem) -> InodeId {
     id
 }
 
-/// Nothing takes the place away for which data was accepted where there is no other one.
+/// If accepted data can only be written in place, nothing takes the place away.
 #[test]
-fn what_was_accepted_in_place_is_committed() {
+fn data_accepted_over_older_data_is_committed() {
     type Act = fn(&Filesystem, InodeId) -> Result<()>;
     let acts: [(&str, Act); 5] = [
         ("its block group is emptied", |fs, _| {
@@ -322,7 +323,7 @@ fn what_was_accepted_in_place_is_committed() {
     }
 }
 
-/// The caller may be gone: it goes on for one part of the file at the most.
+/// The caller may be gone; the defragmentation goes on for at most one part of the file.
 #[test]
 fn a_defragmentation_that_nobody_wants_any_more_ends() {
     const FRAGMENTS: u64 = 50;

@@ -1,5 +1,5 @@
-//! What the last process wrote without a barrier is read, replayed and built upon: a mount for
-//! writing makes it durable before it promises anything (invariant 22).
+//! A mount for writing reads, replays and builds upon data that the last process wrote without a
+//! barrier, so it makes that data durable before it promises anything (invariant 22).
 
 use std::sync::Arc;
 

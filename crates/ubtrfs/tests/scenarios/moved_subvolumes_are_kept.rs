@@ -1,5 +1,5 @@
 //! A log can express neither the move of a subvolume nor the reuse of its name: an fsync after a
-//! move leaves a volume that mounts.
+//! move leaves a volume that can be mounted.
 
 use std::sync::Arc;
 use std::thread;
@@ -10,7 +10,7 @@ use ubtrfs_testkit::fixture::Fixture;
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_volume::{Device, MemoryDevice, OpenOptions, Volume};
 
-/// So many that gathering the log of their directory takes some time.
+/// So many files that it takes some time to collect the log of their directory.
 const FILES: u32 = 2000;
 
 fn open(device: &Arc<MemoryDevice>) -> Arc<Filesystem> {
@@ -27,7 +27,7 @@ fn create(fs: &Filesystem, dir: InodeId, name: &str, mode: u32) -> InodeId {
     fs.directories().create(dir, name.as_bytes(), &NewInode { mode, ..NewInode::default() }).unwrap()
 }
 
-/// A subvolume in the top directory.
+/// Returns the name and the root of a subvolume in the top directory.
 fn subvolume(fs: &Filesystem) -> (Vec<u8>, InodeId) {
     let entries = fs.directories().list(fs.root(), DirIndex(0), DirIndex(u64::MAX), 1000).unwrap();
     let found = entries.into_iter().find(|entry| entry.inode.ino == Ino::ROOT_DIR).unwrap();

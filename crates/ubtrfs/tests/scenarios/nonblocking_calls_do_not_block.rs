@@ -1,5 +1,4 @@
-//! Non-blocking mode: operations that would need a device are refused, and have changed nothing
-//! then.
+//! In non-blocking mode, an operation that needs a device is refused, and has changed nothing.
 
 use std::sync::Arc;
 
@@ -31,7 +30,7 @@ fn names(fs: &Filesystem, dir: InodeId) -> usize {
     fs.directories().list(dir, DirIndex(0), DirIndex(u64::MAX), usize::MAX).unwrap().len()
 }
 
-/// A volume with a full directory that is not in memory, and a file with data in it.
+/// Makes a volume with a full directory that is not in memory, and a file with data in it.
 fn cold() -> (Arc<Filesystem>, InodeId, Arc<dyn Device>) {
     let device = fresh(128 << 20);
     let fs = open(&device);
@@ -47,7 +46,7 @@ fn cold() -> (Arc<Filesystem>, InodeId, Arc<dyn Device>) {
     (fs, dir, device)
 }
 
-/// Whether some of `attempts` are refused; all others must succeed.
+/// Returns whether some of `attempts` are refused. All others must succeed.
 fn some_are_refused<T>(attempts: impl Iterator<Item = Result<T>>) -> bool {
     let refused = attempts.filter(|attempt| match attempt {
         Ok(_) => false,
@@ -60,7 +59,7 @@ fn some_are_refused<T>(attempts: impl Iterator<Item = Result<T>>) -> bool {
 }
 
 #[test]
-fn what_takes_a_device_is_refused_and_nothing_has_changed() {
+fn operations_that_need_a_device_are_refused_and_change_nothing() {
     let (fs, dir, _device) = cold();
     let (names_before, mut gone) = (names(&fs, dir), 0);
     drop(fs);
@@ -94,7 +93,7 @@ fn what_takes_a_device_is_refused_and_nothing_has_changed() {
     assert_eq!(names(&fs, dir), names_before - gone);
     let expected = vec![7; 100_000];
     assert!(fs.files().read(file, 0, 100_000).unwrap() == expected);
-    // What is in memory now takes no device.
+    // These operations find all that they need in memory.
     let written = nonblocking(|| fs.files().write(file, WriteAt::Offset(0), &[8; 8192], false));
     assert_eq!(written.unwrap(), 8192);
     assert_eq!(nonblocking(|| fs.files().read(file, 0, 8192)).unwrap(), [8; 8192]);

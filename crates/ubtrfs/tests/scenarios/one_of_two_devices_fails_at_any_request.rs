@@ -1,6 +1,6 @@
 //! Programs on two mirrored devices do not notice that one of them fails, at whichever request that
-//! begins, mounts and unmounts between them included: what was acknowledged is there, a scrub mends
-//! what the device missed, and the volume remembers that it failed (invariant 34).
+//! begins, including mounts and unmounts between them: acknowledged data is there, a scrub mends
+//! what the device missed, and the volume remembers the failure (invariant 34).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,7 +20,7 @@ use crate::common::volumes::{assert_clean, root, volume};
 
 const EIO: i32 = 5;
 
-/// Says in which story a test fails.
+/// Prints the story in which a test fails.
 struct Story(String);
 
 impl Drop for Story {
@@ -31,7 +31,7 @@ impl Drop for Story {
     }
 }
 
-/// The devices, with what a program did before.
+/// The devices, after the program's earlier work.
 static BEGIN: LazyLock<Vec<OverlayDevice>> = LazyLock::new(|| {
     let devices: Vec<Arc<OverlayDevice>> =
         volume(2, Profile::Raid1, Profile::Raid1).into_iter().map(Arc::new).collect();
@@ -55,7 +55,7 @@ fn open(devices: Vec<Arc<dyn Device>>, degraded: bool) -> ubtrfs::Result<Arc<Fil
 }
 
 fn mount(volume: Arc<Volume>) -> ubtrfs::Result<Arc<Filesystem>> {
-    // So little memory that nodes are read again.
+    // With so little memory, nodes are read again.
     let options = Options {
         background_commits: false,
         subvolume_id: Some(TreeId::FS.0),
@@ -71,7 +71,7 @@ fn write(fs: &Filesystem, dir: InodeId, name: &str, seed: u64, len: usize) -> ub
     Ok(file)
 }
 
-/// What a program does before the volume is mounted again.
+/// Does what a program does before the volume is mounted again.
 fn first_part(fs: &Filesystem) -> ubtrfs::Result<()> {
     let dir = fs.directories().create(root(), b"dir", &NewInode { mode: 0o040_755, ..NewInode::default() })?;
     let in_place =
@@ -95,7 +95,7 @@ fn first_part(fs: &Filesystem) -> ubtrfs::Result<()> {
     fs.durability().sync()
 }
 
-/// What it does then.
+/// Does what the program does after that.
 fn second_part(fs: &Filesystem) -> ubtrfs::Result<()> {
     let snapshot = fs.directories().lookup(root(), b"snapshot")?;
     let file = write(fs, snapshot, "in the snapshot", 40, 100_000)?;
@@ -111,26 +111,27 @@ fn errors_of(fs: &Filesystem) -> BTreeMap<DeviceId, DeviceErrors> {
     fs.volume().device_errors().into_iter().collect()
 }
 
-/// All subvolumes.
+/// Returns the trees of all subvolumes.
 fn shown(fs: &Filesystem) -> BTreeMap<TreeId, Tree> {
     fs.subvolumes().ids().iter().map(|id| (*id, tree(&walk(fs, *id)))).collect()
 }
 
-/// What a program has seen.
+/// What the program has found.
 struct Seen {
-    /// In each of its parts.
+    /// The subvolumes after each of its parts.
     shown: [BTreeMap<TreeId, Tree>; 2],
     /// A mount needed the option `degraded`.
     was_missing: bool,
     /// A trim failed, which loses nothing.
     failed_to_trim: bool,
-    /// What each device failed at, as each mount counted it.
+    /// The errors of each device, as each mount counted them.
     errors: [BTreeMap<DeviceId, DeviceErrors>; 2],
-    /// Which reads of each device found it, by mounts; nobody counts these.
+    /// The reads of each device while each mount opened the volume, which no counter counts.
     opening: Vec<Vec<Range<u64>>>,
 }
 
-/// The program, with the volume mounted twice. `heal` lets the devices be well again at last.
+/// Runs the program, which mounts the volume twice. `heal` makes the devices well again near the
+/// end.
 fn program(devices: &[Arc<FaultyDevice>], heal: &mut dyn FnMut()) -> Seen {
     let (mut was_missing, mut failed_to_trim) = (false, false);
     let parts: [fn(&Filesystem) -> ubtrfs::Result<()>; 2] = [first_part, second_part];
@@ -151,7 +152,7 @@ fn program(devices: &[Arc<FaultyDevice>], heal: &mut dyn FnMut()) -> Seen {
         let shown = shown(&fs);
         failed_to_trim |= fs.discarder().trim(0, u64::MAX, 0).is_err();
         if turn == 1 {
-            // The counters become durable by the next commit.
+            // The next commit makes the counters durable.
             heal();
         }
         fs.close().unwrap();
@@ -170,7 +171,8 @@ fn devices() -> (Vec<Arc<OverlayDevice>>, Vec<Arc<FaultyDevice>>) {
     (inner, faulty)
 }
 
-/// A device fails at a request of this kind, once or from then on; returns whether there was one.
+/// Lets a device fail at a request of this kind, once or from there on. Returns whether there was
+/// one.
 fn fails(at: usize, operation: Operation, after: u64, lasting: Lasting) -> bool {
     let story = Story(format!("device {}, {operation:?} {after}, {lasting:?}", at + 1));
     let (inner, faulty) = devices();
@@ -205,11 +207,11 @@ fn fails(at: usize, operation: Operation, after: u64, lasting: Lasting) -> bool 
         seen.errors.iter().flat_map(|mount| mount[&devid].counts).sum()
     };
     assert_eq!(counted(1 - at), 0, "{:?}", seen.errors);
-    // No counter is for discards, nor for devices that are missing.
+    // No counter counts discards, or requests to devices that are missing.
     let is_opening = operation == Operation::Read && seen.opening.iter().any(|mount| mount[at].contains(&after));
     let is_counted = operation != Operation::Discard && !is_opening;
     assert!(if has_failed { counted(at) > 0 || !is_counted } else { counted(at) == 0 }, "{:?}", seen.errors);
-    // Each has all of it.
+    // Each device has all of it.
     for alone in both {
         let fs = open(vec![alone], true).unwrap();
         assert!(shown(&fs) == EXPECTED[1], "it lacks something");

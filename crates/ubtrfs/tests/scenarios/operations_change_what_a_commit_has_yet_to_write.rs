@@ -1,5 +1,5 @@
-//! An operation on a file whose data the commit in flight has yet to write does the same as on one
-//! whose data is written.
+//! An operation on a file whose data the commit in flight has yet to write has the same result as
+//! on one whose data is written.
 
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, Weak};
@@ -23,7 +23,7 @@ fn resize(fs: &Filesystem, id: InodeId, size: u64) -> ubtrfs::Result<()> {
     fs.inodes().set_attributes(id, &SetAttributes { size: Some(size), ..SetAttributes::default() }).map(drop)
 }
 
-/// What is there, and committed.
+/// The committed content.
 const COMMITTED: [(&str, Step); 4] = [
     ("nothing", |_, _| Ok(())),
     ("holes", |fs, id| resize(fs, id, 16 * SECTOR)),
@@ -31,7 +31,7 @@ const COMMITTED: [(&str, Step); 4] = [
     ("space", |fs, id| fs.files().allocate(id, 0, 16 * SECTOR, false)),
 ];
 
-/// What is dirty when the commit begins.
+/// The dirty data when the commit begins.
 const DIRTY: [(&str, Step); 4] = [
     ("a few bytes", |fs, id| write(fs, id, 0, 2, 100)),
     ("a sector in part", |fs, id| write(fs, id, SECTOR + 100, 3, 1000)),
@@ -42,7 +42,7 @@ const DIRTY: [(&str, Step); 4] = [
     }),
 ];
 
-/// What joins the next transaction before the operation.
+/// The change that joins the next transaction before the operation.
 const JOINING: [(&str, Step); 3] = [
     ("nothing", |_, _| Ok(())),
     ("times", |fs, id| {
@@ -78,7 +78,7 @@ const OPERATIONS: [(&str, Step); 16] = [
     ("defragments", |fs, id| fs.files().defragment(id, &Defragmentation::default()).map(drop)),
 ];
 
-/// A case: its words and its steps.
+/// A case: its description and its steps.
 struct Case {
     words: String,
     steps: [Step; 4],
@@ -99,8 +99,8 @@ fn cases(operations: &[(&str, Step)]) -> Vec<Case> {
     cases
 }
 
-/// What a case leaves: whether the operation succeeded; the content at once, after a commit and in
-/// a new mount; and what is on disk then, in units of 512 bytes.
+/// The result of a case: whether the operation succeeded, the content at once, after a commit and
+/// in a new mount, and the space on disk then, in units of 512 bytes.
 #[derive(Debug, PartialEq)]
 struct Left {
     succeeded: bool,
@@ -108,8 +108,8 @@ struct Left {
     blocks: u64,
 }
 
-/// Runs cases on a volume, with a file for each; their last two steps beside the commit that has
-/// yet to write what the second has made dirty, or after it.
+/// Runs cases on a volume, with a file for each. The last two steps of each run while the commit
+/// has yet to write what the second step made dirty, or after that commit.
 fn left_by(cases: &[Case], beside_the_commit: bool, faults: &Faults) -> Vec<Left> {
     type Late = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
     let device: Arc<dyn Device> = Arc::new(new_volume(1 << 30));
@@ -174,7 +174,7 @@ fn left_by(cases: &[Case], beside_the_commit: bool, faults: &Faults) -> Vec<Left
     at_once.into_iter().zip(after).enumerate().map(left).collect()
 }
 
-/// The cases that leave something else beside a commit, each in words.
+/// Returns descriptions of the cases whose result differs beside a commit.
 fn differing(operations: &[(&str, Step)], faults: &Faults) -> Vec<String> {
     let cases = cases(operations);
     let (beside, after) = (left_by(&cases, true, faults), left_by(&cases, false, &Faults::default()));
@@ -194,12 +194,12 @@ fn differing(operations: &[(&str, Step)], faults: &Faults) -> Vec<String> {
 }
 
 #[test]
-fn what_a_commit_has_yet_to_write_changes_as_if_it_were_written() {
+fn operations_on_data_that_a_commit_has_yet_to_write_end_as_on_written_data() {
     assert_eq!(differing(&OPERATIONS, &Faults::default()), Vec::<String>::new());
 }
 
 #[test]
-fn a_hole_that_leaves_what_a_commit_has_yet_to_write_is_found() {
+fn a_hole_that_leaves_data_of_a_commit_is_noticed() {
     let faults = Faults { overlook_frozen: true, ..Faults::default() };
     let found = differing(&OPERATIONS, &faults);
     assert!(!found.is_empty() && found.iter().all(|words| words.contains("punches")), "{found:#?}");

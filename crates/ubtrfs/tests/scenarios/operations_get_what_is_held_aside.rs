@@ -1,5 +1,5 @@
-//! Space that is held aside while block groups are emptied is given to operations that would fail
-//! for want of it (invariant 58).
+//! Space that is set aside while block groups are emptied is given to operations that would fail
+//! without it (invariant 58).
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::common::pattern;
 use crate::common::volumes::{assert_clean, assert_holds, open, root, volume, write};
 
 const MIB: u64 = 1 << 20;
-/// Who does nothing for so long waits for the group.
+/// A thread that makes no progress for so long waits for the group.
 const STANDSTILL: Duration = Duration::from_secs(4);
 
 fn shared(devices: &[OverlayDevice]) -> Vec<Arc<dyn Device>> {
@@ -34,9 +34,9 @@ fn of_all() -> BalanceItem {
     BalanceItem { flags: BalanceFlags::DATA | BalanceFlags::METADATA, ..BalanceItem::default() }
 }
 
-/// Runs something that empties groups, with a closure that is asked before each step. At this call
-/// of it a group is closed; a thread does what does not fit without the group, and says each step
-/// of it. Returns what that came to.
+/// Runs `run`, which empties groups, with a closure that it calls before each step. At call number
+/// `at_call`, when a group is closed, a thread runs `meanwhile`, which needs the space of the group
+/// and reports each of its steps. Returns the result of `meanwhile`.
 fn beside(
     at_call: u32,
     meanwhile: impl FnOnce(&dyn Fn()) -> ubtrfs::Result<()> + Send,
@@ -48,7 +48,7 @@ fn beside(
     std::thread::scope(|scope| {
         let writer = scope.spawn(move || -> ubtrfs::Result<()> {
             begun.recv().unwrap();
-            // It ends by being dropped.
+            // The channel ends when this is dropped.
             let progress = progress;
             meanwhile(&|| _ = progress.send(()))
         });
@@ -56,7 +56,7 @@ fn beside(
             calls.set(calls.get() + 1);
             if calls.get() == at_call {
                 begin.send(()).unwrap();
-                // The other may wait for the group, which stays closed until this returns.
+                // The other thread may wait for the group, which stays closed until this returns.
                 while steps.recv_timeout(STANDSTILL).is_ok() {}
             }
             true
@@ -66,7 +66,7 @@ fn beside(
     })
 }
 
-/// The same with a file of 4 MiB more than can be written while the group is closed.
+/// Does the same with a file that has 4 MiB more than can be written while the group is closed.
 fn writes_beside(fs: &Filesystem, at_call: u32, run: impl FnOnce(&dyn Fn() -> bool)) -> ubtrfs::Result<()> {
     let write_more = |step: &dyn Fn()| {
         let bytes = fs.stats().space.data_available + 4 * MIB;
@@ -97,7 +97,7 @@ fn ends_clean(fs: Arc<Filesystem>, devices: Vec<Arc<dyn Device>>, files: u64) {
 }
 
 #[test]
-fn of_one_group() {
+fn writes_get_the_space_of_a_group_that_is_emptied() {
     let devices = shared(&volume(1, Profile::Single, Profile::Single));
     let fs = open(devices.clone()).unwrap();
     fill(&fs, 12);
@@ -113,7 +113,7 @@ fn of_one_group() {
     ends_clean(fs, devices, 12);
 }
 
-/// A volume without room for chunks, whose metadata is thin.
+/// Makes a volume without space for new chunks, whose metadata is sparse.
 fn thin_metadata() -> (Arc<Filesystem>, Vec<Arc<dyn Device>>) {
     let devices = shared(&volume(1, Profile::Single, Profile::Single));
     let fs = open(devices.clone()).unwrap();
@@ -134,7 +134,8 @@ fn thin_metadata() -> (Arc<Filesystem>, Vec<Arc<dyn Device>>) {
     (fs, devices)
 }
 
-/// Creates so many files, or as many as there is room for.
+/// Creates at most `most` files, as long as there is space. Returns how many, and the error if
+/// there was one.
 fn create_files(fs: &Filesystem, most: u32, step: &dyn Fn()) -> (u32, ubtrfs::Result<()>) {
     for number in 0..most {
         step();
@@ -147,7 +148,7 @@ fn create_files(fs: &Filesystem, most: u32, step: &dyn Fn()) -> (u32, ubtrfs::Re
 }
 
 #[test]
-fn of_a_group_of_metadata() {
+fn creations_get_the_space_of_a_metadata_group_that_is_emptied() {
     let (fs, _) = thin_metadata();
     let (fits, _) = create_files(&fs, u32::MAX, &|| ());
     let (fs, devices) = thin_metadata();
@@ -165,7 +166,7 @@ fn of_a_group_of_metadata() {
 }
 
 #[test]
-fn by_balances_that_convert_or_not() {
+fn writes_get_space_from_balances_that_convert_or_not() {
     let convert = BalanceArgs { filters: BalanceFilters::CONVERT, target: SINGLE, ..BalanceArgs::default() };
     let converting = BalanceItem { flags: BalanceFlags::DATA, data: convert, ..BalanceItem::default() };
     for (data, balance) in [(Profile::Single, of_all()), (Profile::Dup, converting)] {
@@ -182,7 +183,7 @@ fn by_balances_that_convert_or_not() {
 }
 
 #[test]
-fn of_devices_that_get_smaller_or_leave() {
+fn writes_get_space_from_devices_that_are_shrunk_or_removed() {
     for is_removed in [false, true] {
         let devices = shared(&volume(2, Profile::Single, Profile::Single));
         let fs = open(devices.clone()).unwrap();
@@ -201,10 +202,10 @@ fn of_devices_that_get_smaller_or_leave() {
     }
 }
 
-/// What readers of old commits keep of groups that were emptied is little here, and the rest of
-/// these groups gives space: no balance makes more chunks for that.
+/// Readers of old commits pin little of the emptied groups here, and the rest of these groups gives
+/// space: no balance makes more chunks for that.
 #[test]
-fn beside_readers_of_what_was_there() {
+fn balances_beside_readers_make_no_more_chunks() {
     let devices = shared(&volume(1, Profile::Single, Profile::Single));
     let fs = open(devices.clone()).unwrap();
     fs.directories().create(root(), b"small", &new_file()).unwrap();

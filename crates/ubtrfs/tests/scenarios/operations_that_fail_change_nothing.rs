@@ -1,5 +1,5 @@
-//! An operation that returns an error has changed nothing (invariant 23), at whatever point there
-//! is no space, the device does not read, or it would block.
+//! An operation that returns an error has changed nothing (invariant 23), at whatever point space
+//! runs out, the device fails a read, or it would block.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ const EIO: i32 = 5;
 const SIZE: u64 = 48 << 20;
 const FILE: u32 = 0o104_755;
 const DIR: u32 = 0o040_755;
-/// Additional names, so that trees have several leaves.
+/// Additional names, so that the trees have several leaves.
 const BYSTANDERS: u32 = 300;
 
 /// Bytes of the files that fill data space.
@@ -27,7 +27,7 @@ const BIG: usize = 256 << 10;
 
 type Act = fn(&Filesystem, &Work) -> Result<()>;
 
-/// What is worked on: inodes that a program has open.
+/// The inodes that a program has open and works on.
 struct Work {
     dir: InodeId,
     other_dir: InodeId,
@@ -164,7 +164,7 @@ fn filler(number: u32) -> Vec<u8> {
     format!("filler {number}").into_bytes()
 }
 
-/// Files that fill what is left of data space, of metadata, or of both.
+/// Which space small files fill: that of data, of metadata, or of both.
 #[derive(Clone, Copy, PartialEq)]
 enum Full {
     Nothing,
@@ -173,7 +173,8 @@ enum Full {
     Both,
 }
 
-/// A volume with something to work on; returns how many small files fill its metadata.
+/// Makes a volume with files and directories to work on. Returns how many small files fill its
+/// metadata.
 fn volume(full: Full) -> (OverlayDevice, u32) {
     let mut plan = MkfsOptions::new(SIZE);
     plan.metadata_profile = Some(Profile::Single);
@@ -189,7 +190,7 @@ fn volume(full: Full) -> (OverlayDevice, u32) {
     let make = |dir, name: &[u8], mode| fs.directories().create(dir, name, &new(mode)).unwrap();
     let (dir, other_dir) = (make(fs.root(), b"dir", DIR), make(fs.root(), b"other dir", DIR));
     let file = make(dir, b"file", FILE);
-    // Of several extents, with a hole.
+    // The file has several extents and a hole.
     for at in [0_u64, 1, 2, 3, 5] {
         fs.files().write(file, WriteAt::Offset(at * 70_000), &pattern(at, 70_000), false).unwrap();
         fs.durability().sync().unwrap();
@@ -207,7 +208,7 @@ fn volume(full: Full) -> (OverlayDevice, u32) {
     }
     let mut bigs = 0;
     if full != Full::Nothing {
-        // Each file is an extent of its own, since freeing a part of an extent frees no space.
+        // Each file has an extent of its own, since freeing a part of an extent frees no space.
         let big = |number: u64| make(fs.root(), format!("big {number}").as_bytes(), FILE);
         let fill =
             |id| fs.files().write(id, WriteAt::End, &vec![7; BIG], false).and_then(|_| fs.durability().sync()).is_ok();
@@ -219,7 +220,7 @@ fn volume(full: Full) -> (OverlayDevice, u32) {
     }
     let fillers = if matches!(full, Full::Metadata | Full::Both) { fill_metadata(&fs) } else { 0 };
     if full == Full::Metadata {
-        // Here and there, so that no chunk becomes empty and is made one for metadata.
+        // The removed files are spread, so that no chunk becomes empty and is reused for metadata.
         for number in (1..bigs).step_by(2) {
             fs.directories().unlink(fs.root(), format!("big {number}").as_bytes()).unwrap();
         }
@@ -249,7 +250,7 @@ fn fill_metadata(fs: &Filesystem) -> u32 {
 }
 
 #[test]
-fn where_the_device_does_not_read() {
+fn an_operation_whose_read_fails_changes_nothing() {
     let (base, _) = volume(Full::Nothing);
     let mut failures = 0;
     for (name, act) in OPERATIONS {
@@ -271,7 +272,7 @@ fn where_the_device_does_not_read() {
 }
 
 #[test]
-fn where_it_would_have_to_wait() {
+fn an_operation_that_would_block_changes_nothing() {
     let (base, _) = volume(Full::Nothing);
     let mut failures = 0;
     for (name, act) in OPERATIONS {
@@ -285,15 +286,15 @@ fn where_it_would_have_to_wait() {
     assert!(failures > OPERATIONS.len() / 2, "{failures}");
 }
 
-/// What a mount shows is what another one shows of the volume as it was.
+/// Asserts that a mount shows the same as another mount of the volume as it was.
 fn assert_unchanged(base: &OverlayDevice, fs: &Filesystem, work: &Work, what: &str) {
     let untouched = mount(Arc::new(base.fork()));
     let before = shown(&untouched, &open(&untouched));
     assert!(shown(fs, work) == before, "{what}: failed, but changed something");
 }
 
-/// An operation on a full volume, of whose small files some go after each attempt. Returns how
-/// often it failed.
+/// Tries an operation on a full volume, and removes some small files after each attempt. Returns
+/// how often it failed.
 fn until_there_is_space(base: &OverlayDevice, fillers: u32, name: &str, act: Act) -> usize {
     const MAX_FAILURES: usize = 40;
     const AT_ONCE: usize = 12;
@@ -302,7 +303,7 @@ fn until_there_is_space(base: &OverlayDevice, fillers: u32, name: &str, act: Act
     let mut failures = 0;
     let mut left = (0..fillers).rev();
     while failures < MAX_FAILURES {
-        // In a transaction that has begun, the next operation needs a smaller reservation.
+        // This begins a transaction, in which the next operation needs a smaller reservation.
         fs.inodes().set_flags(fs.root(), [0, InodeFlags::NODUMP][failures % 2]).unwrap();
         let before = shown(&fs, &work);
         let Err(error) = act(&fs, &work) else { break };
@@ -318,7 +319,7 @@ fn until_there_is_space(base: &OverlayDevice, fillers: u32, name: &str, act: Act
 }
 
 #[test]
-fn where_there_is_no_space() {
+fn an_operation_without_space_changes_nothing() {
     for full in [Full::Data, Full::Metadata, Full::Both] {
         let (base, fillers) = volume(full);
         let failures: Vec<(&str, usize)> =
@@ -329,8 +330,8 @@ fn where_there_is_no_space() {
     }
 }
 
-/// The space that a range lacks is counted before the file is locked: a concurrent punch takes no
-/// space from the sectors at its ends (invariant 8).
+/// The sectors for which a range needs space are counted before the file is locked: a concurrent
+/// punch takes no space from the sectors at its ends (invariant 8).
 #[test]
 fn zeroing_beside_punching_keeps_what_it_has_reserved() {
     const ROUNDS: usize = 3000;

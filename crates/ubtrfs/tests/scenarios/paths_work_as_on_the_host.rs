@@ -1,5 +1,5 @@
-//! The library by path: what it does is what `std::fs` does with the files of the host; handles
-//! end without loss; closing commits.
+//! The library by path does what `std::fs` does with the files of the host; handles end without
+//! loss; closing commits.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
@@ -16,7 +16,7 @@ use ubtrfs_testkit::scratch::scratch_dir;
 use crate::common::image;
 use crate::common::memory::new_volume;
 
-/// The directories that hold the entries of the test: all paths stay inside of the innermost.
+/// The directories around the test's entries: all paths stay inside of the innermost.
 const INSIDE: &str = "x/y/z";
 const NAMES: [&str; 4] = ["a", "b", "l", "none"];
 const STEPS: usize = 3000;
@@ -29,7 +29,7 @@ fn mounted() -> Arc<Filesystem> {
     open(&Arc::new(new_volume(128 << 20)), false).unwrap()
 }
 
-/// What came of an operation: what it says, or its error.
+/// The outcome of an operation: its result as text, or its errno.
 type Outcome = std::result::Result<String, i32>;
 
 fn of_host<T>(result: std::io::Result<T>, show: impl FnOnce(T) -> String) -> Outcome {
@@ -48,7 +48,7 @@ fn text(content: impl AsRef<[u8]>) -> String {
     String::from_utf8_lossy(content.as_ref()).into_owned()
 }
 
-/// The names in a directory of the host, sorted.
+/// Returns the names in a directory of the host, sorted.
 fn names_on_host(path: &Path) -> std::io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(path)? {
@@ -82,7 +82,7 @@ fn random_path(random: &mut Rng) -> String {
     path
 }
 
-/// One operation on the host and here.
+/// Performs an operation on the host and in the volume.
 fn step(random: &mut Rng, host: &Path, dir: &Dir) -> (String, Outcome, Outcome) {
     let (one, two) = (random_path(random), random_path(random));
     let (host_one, host_two) = (host.join(&one), host.join(&two));
@@ -161,7 +161,7 @@ fn step(random: &mut Rng, host: &Path, dir: &Dir) -> (String, Outcome, Outcome) 
     (format!("{name} {one} {two}"), theirs, ours)
 }
 
-/// All paths below a directory, with what is there.
+/// Collects all paths below a directory, with what they are.
 fn tree_on_host(path: &Path, at: &str, found: &mut Vec<String>) {
     for name in names_on_host(path).unwrap() {
         let (path, at) = (path.join(&name), format!("{at}/{name}"));
@@ -203,7 +203,7 @@ fn random_operations_end_as_those_of_the_host() {
     let mut succeeded = 0;
     for number in 0..STEPS {
         let (what, theirs, ours) = step(&mut random, &host, &dir);
-        // A rename below or above itself: Linux says that first, whatever else is wrong.
+        // For a rename below or above itself, Linux reports that first, whatever else is wrong.
         let is = |end: &Outcome, errno: Errno| *end == Err(errno.raw_os_error());
         let of_type = [Errno::ISDIR, Errno::NOTDIR].into_iter().any(|errno| is(&ours, errno));
         let of_circle = [Errno::INVAL, Errno::NOTEMPTY].into_iter().any(|errno| is(&theirs, errno));
@@ -290,7 +290,7 @@ fn directories_are_made_however_deep() {
     let fs = mounted();
     let dir = Dir::root(&fs);
     let deep = "d/".repeat(3000);
-    // A thread has a small stack.
+    // A thread has a smaller stack.
     std::thread::scope(|scope| scope.spawn(|| dir.create_dir_all(&deep).unwrap()).join().unwrap());
     dir.create_dir_all(&deep).unwrap();
     dir.create_dir_all("").unwrap();
@@ -327,7 +327,7 @@ fn closing_and_dropping_commit_and_a_crash_leaves_what_was_fsynced() {
     let fs = open(&device, true).unwrap();
     root_of(&fs).write("closed", "1").unwrap();
     fs.close().unwrap();
-    // Nothing is taken that would be lost.
+    // The library accepts nothing that would be lost.
     assert_eq!(root_of(&fs).write("late", "1").unwrap_err().errno(), Errno::ROFS);
     drop(fs);
     let fs = open(&device, true).unwrap();

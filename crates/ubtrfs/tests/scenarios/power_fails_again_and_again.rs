@@ -1,8 +1,8 @@
 //! The power of a machine with several devices fails again and again, also while it recovers from
 //! the last time. Each device loses any of the writes that it has not flushed. Nothing that was
-//! acknowledged is lost, the volume can be written to, and the newest superblock, which counts for
-//! the kernel, has all that it refers to (invariant 70). So it is while devices are added, removed,
-//! replaced and resized.
+//! acknowledged is lost, the volume can be written to, and all blocks that the newest superblock
+//! refers to, which the kernel uses, are there (invariant 70). This also holds while devices are
+//! added, removed, replaced and resized.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,14 +31,15 @@ const PROFILES: [(usize, Profile, Profile); 7] = [
 /// How often the power fails.
 const CUTS: u64 = 5;
 
-/// That of a device, if it has one.
+/// Returns the superblock of a device, if it has one.
 fn superblock(device: &dyn Device) -> Option<Superblock> {
     let mut bytes = vec![0; SUPERBLOCK_SIZE];
     device.read_at(SUPERBLOCK_COPIES[0], &mut bytes).unwrap();
     Superblock::parse(&bytes, SUPERBLOCK_COPIES[0]).ok()
 }
 
-/// The kernel reads all devices by the newest superblock that one of them has.
+/// Asserts that the volume can be mounted as by the kernel, which reads all devices by the newest
+/// superblock that one of them has.
 fn assert_kernel_can_mount(devices: &[OverlayDevice], what: &str) {
     let age = |it: &Superblock| (it.generation, it.log_root.0 != 0);
     let newest = devices.iter().filter_map(|device| superblock(device)).max_by_key(age).unwrap();
@@ -52,12 +53,12 @@ fn assert_kernel_can_mount(devices: &[OverlayDevice], what: &str) {
     assert_clean(&as_seen.collect::<Vec<_>>(), &format!("{what}, by generation {}", newest.generation.0));
 }
 
-/// A machine with devices of which the volume has some.
+/// A machine with devices, of which the volume has some.
 struct Machine {
     what: String,
     rng: Rng,
     devices: Vec<OverlayDevice>,
-    /// Content and length of what was acknowledged, by name.
+    /// Content and length of the acknowledged files, by name.
     acknowledged: BTreeMap<String, (u64, usize)>,
     names: u64,
 }
@@ -72,7 +73,7 @@ impl Machine {
         Self { what, rng, devices, acknowledged: BTreeMap::new(), names: 0 }
     }
 
-    /// Devices that have power, and those of them that say that they are the volume's.
+    /// Returns all devices with power, and those of them that have a superblock of the volume.
     fn start(&self, power: &Arc<Power>) -> (Vec<Arc<PoweredDevice>>, Vec<Arc<dyn Device>>) {
         let powered: Vec<_> = self.devices.iter().map(|device| PoweredDevice::new(power, device)).collect();
         let found = powered.iter().filter(|device| superblock(&***device).is_some());
@@ -88,7 +89,7 @@ impl Machine {
         fs
     }
 
-    /// Whether it was acknowledged.
+    /// Writes a file. Returns whether that was acknowledged.
     fn write(&mut self, fs: &Filesystem) -> bool {
         self.names += 1;
         let (name, content) = (format!("file {}", self.names), self.rng.below(1 << 32));
@@ -102,7 +103,7 @@ impl Machine {
         is_done
     }
 
-    /// Whole caches are lost, or any of the writes in them.
+    /// Cuts the power: devices lose either their whole caches, or any of the writes in them.
     fn lose_power(&mut self, powered: &[Arc<PoweredDevice>]) {
         let by_device = self.rng.one_in(2);
         let rng = &mut self.rng;
@@ -113,7 +114,7 @@ impl Machine {
         self.devices = powered.iter().map(left).collect();
     }
 
-    /// Everything is there in the end, and sound.
+    /// Asserts in the end that everything is there, and sound.
     fn finish(mut self) {
         let (_, found) = self.start(&Power::endless());
         let fs = self.open(&found);
@@ -131,8 +132,8 @@ impl Machine {
         assert_clean(&found.iter().filter(is_member).cloned().collect::<Vec<_>>(), &self.what);
     }
 
-    /// Changes the devices of the volume, or what they have. Nothing but the power keeps that from
-    /// being done, and that there is no room or no device for it.
+    /// Changes the devices of the volume, or the chunks on them. Only the power may prevent that,
+    /// or a lack of space or devices.
     fn maintain(&mut self, fs: &Filesystem, powered: &[Arc<PoweredDevice>]) {
         let members = fs.volume().devices();
         let some = members[self.rng.below(members.len() as u64) as usize].devid;

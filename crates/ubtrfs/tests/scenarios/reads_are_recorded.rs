@@ -1,4 +1,4 @@
-//! A file's access time tells when it was read, also where there is no space for that at once.
+//! A file's access time shows when it was read, even if there is no space to record that at once.
 
 use std::sync::Arc;
 
@@ -21,12 +21,12 @@ fn times(fs: &Filesystem, file: InodeId) -> (Timespec, Timespec) {
     (attributes.atime, attributes.mtime)
 }
 
-/// One transaction of more access times than the first chunk of metadata has room for.
+/// One transaction has more access times than the first chunk of metadata has space for.
 #[test]
 fn an_access_is_recorded_where_a_new_chunk_gives_the_space_for_it() {
     let device = Arc::new(new_volume(512 << 20));
     let fs = open(&device);
-    // Items of some size: the more leaves there are, the more may change.
+    // The items are large, since the change of many leaves is what needs space.
     let xattrs = vec![(b"user.long".to_vec(), vec![b'x'; 10_000])];
     let new = NewInode { mode: 0o100_644, xattrs, ..NewInode::default() };
     let mut files = Vec::new();
@@ -35,7 +35,7 @@ fn an_access_is_recorded_where_a_new_chunk_gives_the_space_for_it() {
         fs.files().write(file, ubtrfs::WriteAt::Offset(0), b"content", false).unwrap();
         files.push(file);
         if number % 20 == 0 {
-            // A small transaction needs no more chunks than its items.
+            // A small transaction needs no more chunks than its items do.
             fs.durability().sync().unwrap();
         }
     }

@@ -1,5 +1,5 @@
-//! A non-blocking request is refused where it would block, and retried in blocking mode: the result
-//! is the same as without the attempt.
+//! A non-blocking request is refused where it would block, and retried in blocking mode. The result
+//! is the same as without the first attempt.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use ubtrfs_volume::{Device, OpenOptions, Volume};
 
 const FILE: u32 = 0o104_755;
 const DIR: u32 = 0o040_755;
-/// Names of each directory at the beginning: enough for several leaves, few enough for names to
-/// meet.
+/// Names of each directory at the beginning: enough for several leaves, but few enough for
+/// operations to meet existing names.
 const NAMES: u32 = 250;
 const DIRS: u32 = 3;
 /// Bytes of a volume.
@@ -76,7 +76,7 @@ fn name(number: u32) -> Vec<u8> {
     format!("name {number} {}", "x".repeat(60)).into_bytes()
 }
 
-/// The same initial state for all.
+/// Returns the initial volume, which is the same for all runs.
 fn volume() -> Vec<u8> {
     let device = Arc::new(new_volume(SIZE));
     let shared: Arc<dyn Device> = device.clone();
@@ -109,7 +109,7 @@ fn dir(fs: &Filesystem, number: u32) -> Result<InodeId> {
     fs.directories().lookup(fs.root(), format!("dir {number}").as_bytes())
 }
 
-/// The results of an operation: numbers to compare.
+/// Performs an operation, and returns a number to compare.
 fn act(fs: &Filesystem, step: &Step) -> Result<u64> {
     let find = |at: u32, number: u32| {
         let dir = dir(fs, at)?;
@@ -117,7 +117,7 @@ fn act(fs: &Filesystem, step: &Step) -> Result<u64> {
         fs.references().forget(dir, 1);
         found
     };
-    // As in a server: a node from an earlier lookup.
+    // Works on an inode from an earlier lookup, as a server does.
     let with = |at: u32, number: u32, work: &dyn Fn(InodeId) -> Result<u64>| {
         let id = find(at, number)?;
         let done = work(id);
@@ -177,7 +177,7 @@ fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(bytes.len() as u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)))
 }
 
-/// Everything durable, except for times.
+/// Appends everything durable, except for times, as text.
 fn dump(fs: &Filesystem, dir: InodeId, depth: u32, into: &mut Vec<String>) {
     for entry in fs.directories().list(dir, DirIndex(0), DirIndex(u64::MAX), usize::MAX).unwrap() {
         let id = entry.inode;
@@ -214,7 +214,7 @@ fn an_attempt_that_is_refused_leaves_no_trace() {
     let device = || -> Arc<dyn Device> { Arc::new(ubtrfs_volume::MemoryDevice::from_bytes(image.clone())) };
     let config = Config { cases: CASES, failure_persistence: None, max_shrink_iters: 200, ..Config::default() };
     let mut runner = TestRunner::new(config);
-    // Each step has files that are read before, so that a part of the trees is in memory.
+    // Each step has others before it that read files, so that a part of the trees is in memory.
     let steps = prop::collection::vec((step(), prop::collection::vec(step(), 0..4), any::<bool>()), 1..60);
     let refused = std::cell::Cell::new(0_u32);
     runner

@@ -1,5 +1,5 @@
-//! More processors help: what requests do in memory takes few locks that all of them share, and
-//! looking takes none. The acquisitions are counted, which takes no time into account.
+//! The engine scales with processors: requests in memory take few locks that all of them share, and
+//! lookups take none. The test counts acquisitions, without regard to their time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use ubtrfs_volume::{OpenOptions, Volume};
 
 const THREADS: u64 = 4;
 const TIMES: u64 = 50;
-/// Locks of which there is one for the whole mount. Others are of many parts of a table; that of
-/// the buffer pool is the process's, in which other tests run.
+/// Locks of which there is one for the whole mount. The others are of one of many parts of a table;
+/// that of the buffer pool is shared by the process, in which other tests run.
 const SHARED: [&str; 5] = ["gate", "space", "fsync group", "tree log", "chunk map"];
 
-/// A directory with a file of its own for each thread.
+/// A directory and a file for each thread.
 struct Place {
     dir: InodeId,
     file: InodeId,
@@ -32,7 +32,7 @@ fn volume() -> (Arc<Filesystem>, Vec<Place>) {
         let dir = create(fs.root(), &format!("dir{number}"), 0o40_755).unwrap();
         let file = create(dir, "file", 0o100_644).unwrap();
         fs.files().write(file, WriteAt::Offset(0), &[1; 16384], false).unwrap();
-        // What a read notes, it has noted then.
+        // The first read records the access, which later ones need not do.
         fs.files().read(file, 0, 4096).unwrap();
         Place { dir, file }
     };
@@ -44,10 +44,11 @@ fn acquisitions(fs: &Filesystem) -> BTreeMap<&'static str, u64> {
     fs.stats().locks.into_iter().map(|(name, counters)| (name, counters.acquisitions)).collect()
 }
 
-/// How often each shared lock is taken for one call of `operation`, if all threads make many.
+/// Returns how often each shared lock is taken per call of `operation`, if all threads make many
+/// calls.
 fn for_each(operation: impl Fn(&Filesystem, &Place, u64) + Sync) -> Vec<(&'static str, u64)> {
     let (fs, places) = volume();
-    // What counts takes locks, too.
+    // The counting itself takes locks, too.
     let counting = {
         let before = acquisitions(&fs);
         let after = acquisitions(&fs);

@@ -1,5 +1,5 @@
-//! A reset puts a snapshot in place of a subvolume: before the commit its name shows the old
-//! content, from then on the new one, and never nothing.
+//! A reset puts a snapshot in place of a subvolume: its name shows the old content before the
+//! commit and the new content after it, and always exists.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,7 +48,7 @@ fn the_name_shows_the_snapshot_and_what_was_open_is_as_it_was() {
         fs.directories().unlink(work, format!("file{number}").as_bytes()).unwrap();
     }
     let own = file(&fs, work, "own", &vec![1; 200_000]);
-    // In the transaction of the reset, which has to find the entry where it is by now.
+    // These are in the transaction of the reset, which has to find the entry at its new place.
     fs.directories().rename(place, b"first", fs.root(), b"work", RenameFlags::default()).unwrap();
     fs.subvolumes().set_default_subvolume(work.subvolume).unwrap();
     fs.directories().rename(fs.root(), b"work", place, b"work", RenameFlags::default()).unwrap();
@@ -85,7 +85,7 @@ fn the_name_shows_the_snapshot_and_what_was_open_is_as_it_was() {
     assert_eq!(fs.subvolumes().default_subvolume().unwrap(), reset);
     assert_eq!(fs.subvolumes().ids(), [TreeId::FS, kept, reset]);
 
-    // It is a subvolume like any other: changed, renamed, reset again.
+    // The result is a subvolume like any other: it is changed, renamed and reset again.
     file(&fs, root, "new", b"new");
     fs.directories().rename(place, b"work", place, b"renamed", RenameFlags::default()).unwrap();
     let again = fs.subvolumes().reset_subvolume(place, b"renamed", kept).unwrap();
@@ -138,18 +138,19 @@ fn what_can_not_be_reset_stays_as_it_is() {
         (b"work", TreeId(999), Errno::NOENT),
         (b"fixed", work.subvolume, Errno::ROFS),
         (b"outer", work.subvolume, Errno::NOTEMPTY),
-        // What is in it would go with it.
+        // A reset would remove the subvolume inside.
         (b"outer", inner.subvolume, Errno::NOTEMPTY),
     ] {
         assert_eq!(errno(fs.subvolumes().reset_subvolume(root, name, source)), wanted, "{}", name.escape_ascii());
     }
-    // The caller has looked at another one.
+    // The caller has looked at another subvolume.
     assert_eq!(errno(fs.subvolumes().reset_subvolume_if(root, b"work", inner.subvolume, fixed)), Errno::AGAIN);
     assert_eq!(errno(fs.subvolumes().delete_subvolume_if(root, b"work", inner.subvolume)), Errno::AGAIN);
     let in_fixed = InodeId::root_of(fixed);
     assert_eq!(errno(fs.subvolumes().reset_subvolume(in_fixed, b"file", work.subvolume)), Errno::ROFS);
     assert_eq!((fs.subvolumes().ids(), fs.stats().generation), before);
-    // A subvolume inside the source is an empty directory in the result, the target itself, too.
+    // A subvolume inside the source becomes an empty directory in the result, even the target
+    // itself.
     let whole = fs.subvolumes().reset_subvolume(outer, b"inner", outer.subvolume).unwrap();
     assert!(
         fs.directories()
@@ -175,7 +176,7 @@ fn what_can_not_be_reset_stays_as_it_is() {
 }
 
 type Act = Box<dyn FnOnce(&Filesystem) + Send>;
-/// What is done in a commit of this file system.
+/// A file system, and what a hook does in a commit of it.
 type InCommit = (Arc<Filesystem>, Act);
 
 #[test]
@@ -206,7 +207,7 @@ fn while_the_commit_is_under_way_the_name_shows_the_old_content() {
             move |fs| {
                 assert_eq!(read(fs, work, "file").unwrap(), b"spoilt");
                 assert_eq!(fs.directories().lookup(root, b"work").unwrap(), work);
-                // Changes come before the reset, which undoes them.
+                // Changes before the reset are undone by it.
                 fs.files().write(open, WriteAt::Offset(0), b"late", false).unwrap();
                 fs.directories().create(work, b"late", &new_file()).unwrap();
                 fs.directories().unlink(work, b"file").unwrap();
@@ -241,9 +242,9 @@ fn while_the_commit_is_under_way_the_name_shows_the_old_content() {
     }
 }
 
-/// Resets, with those beside them who write, share and remove in the subvolume that is replaced.
+/// Resets a subvolume while others write, share and remove files in it.
 #[test]
-fn resets_beside_writers() {
+fn resets_beside_writers_keep_the_name_and_the_snapshots() {
     let rounds = if soaks() { 1500 } else { 80 };
     let dir = scratch_dir();
     let path = dir.path().join("image");
@@ -269,7 +270,7 @@ fn resets_beside_writers() {
                 let mut count = 0_u64;
                 while !done.load(Ordering::Relaxed) {
                     count += 1;
-                    // The name is always there.
+                    // The name always exists.
                     let work = fs.directories().lookup(root, b"work").unwrap();
                     match change(fs, work, shared, &mut rng, writer, count) {
                         Ok(()) => {}

@@ -1,5 +1,5 @@
-//! Subvolumes are made, copied and deleted; a snapshot holds what its source had, whatever becomes
-//! of the two; both checkers agree after each step, and the kernel reads the same.
+//! Subvolumes are made, copied and deleted. A snapshot keeps what its source had, whatever happens
+//! to the two; both checkers agree after each step, and the kernel reads the same.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ fn a_snapshot_inside_its_source_holds_all_but_itself() {
     assert!(fs.directories().lookup(inner, b"snapshot").is_err(), "a snapshot holds its own entry");
 
     let fs = check(fs, &path);
-    // Either side changes without the other.
+    // Each side changes without the other.
     let root = root_of(snapshot);
     for number in 0..300 {
         let name = format!("file{number}");
@@ -112,7 +112,7 @@ fn deleted_subvolumes_are_dropped_in_steps() {
         .collect();
     let fs = check(fs, &path);
     assert_eq!(fs.subvolumes().delete_subvolume(fs.root(), b"absent").unwrap_err().errno(), Errno::NOENT);
-    // The source first: what the copies share was made by it.
+    // The source, which has made the shared blocks, is deleted first.
     for name in ["work", "copy1", "copy0"] {
         fs.subvolumes().delete_subvolume(fs.root(), name.as_bytes()).unwrap();
         assert_eq!(fs.directories().lookup(fs.root(), name.as_bytes()).unwrap_err().errno(), Errno::NOENT);
@@ -144,8 +144,8 @@ fn deleted_subvolumes_are_dropped_in_steps() {
     println!("{free:?} {now:?} {rounds}");
 }
 
-/// What a deleted subvolume has made and its snapshot shares is referred to by address before the
-/// subvolume is gone, in as many steps as it takes, while the snapshot changes.
+/// Blocks that a deleted subvolume has made and its snapshot shares get references by address
+/// before the subvolume is gone, in as many steps as that takes, while the snapshot changes.
 #[test]
 fn shared_trees_outlive_their_maker_whenever_its_drop_is_interrupted() {
     const FILES: usize = 2500;
@@ -173,7 +173,7 @@ fn shared_trees_outlive_their_maker_whenever_its_drop_is_interrupted() {
         for _ in 0..20 {
             fs.durability().sync().unwrap();
             steps += 1;
-            // All over the tree, where the drop has been and where it has not.
+            // The changes are all over the tree, in parts that the drop has passed and in others.
             changed = (changed + 811) % FILES;
             fs.directories().unlink(root_of(kept), format!("file{changed}").as_bytes()).ok();
         }

@@ -1,5 +1,5 @@
-//! A snapshot, read-only or not, loses what its source had open without a name, after a crash too,
-//! and nothing else of it changes.
+//! A snapshot, read-only or not, loses the files that were open without a name in its source, also
+//! after a crash, and nothing else of it changes.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::common::memory::new_volume;
 const SIZE: u64 = 256 << 20;
 const CONTENT: u64 = 8 << 20;
 
-/// Commits only when the test says so, and then each frees all that waits.
+/// Options with which only the test commits, and each commit frees all that waits.
 fn options() -> Options {
     let freeing = FreeingLimits { at_once: 1 << 20, per_transaction: 4000, at_the_end: 4000, queue: 1000 };
     Options { background_commits: false, freeing, ..Options::default() }
@@ -25,7 +25,7 @@ fn open(device: &Arc<MemoryDevice>) -> Arc<Filesystem> {
     Filesystem::open(Arc::new(volume), options()).unwrap()
 }
 
-/// The device as it is now, for a crash of its own.
+/// Copies the device as it is now, for a crash of its own.
 fn copy(device: &MemoryDevice) -> Arc<MemoryDevice> {
     Arc::new(MemoryDevice::from_bytes(device.to_bytes()))
 }
@@ -43,16 +43,16 @@ fn settle(fs: &Filesystem) {
     assert!(!waiting.orphans_left && waiting.inodes == 0, "{waiting:?}");
 }
 
-/// The inodes of the subvolumes that tests make.
+/// Returns the number of inodes of the subvolumes that tests make.
 fn inodes(device: &Arc<MemoryDevice>) -> u64 {
     let device: [Arc<dyn Device>; 1] = [device.clone()];
     let report = ubtrfs_check::check(&device, &ubtrfs_check::Options::default()).unwrap();
     assert!(report.is_clean(), "{:?}", report.faults);
-    // Beside them there are the root directories of the top level and of the tree for relocations.
+    // The rest are the root directories of the top level and of the tree for relocations.
     report.stats.inodes - 2
 }
 
-/// A subvolume with a file, and others that are open and have no name: a large one, and small ones.
+/// A subvolume with a file, and with a large one and small ones that are open and have no name.
 struct Source {
     device: Arc<MemoryDevice>,
     fs: Arc<Filesystem>,
@@ -81,7 +81,7 @@ impl Source {
         self.fs.subvolumes().snapshot(self.id, self.fs.root(), name, read_only).unwrap()
     }
 
-    /// The programs end that had the files open.
+    /// Closes the files, as when their programs end.
     fn close_files(&self) {
         for id in &self.open {
             self.fs.references().forget(*id, 1);
@@ -109,7 +109,7 @@ fn read_only_snapshots_do_not_keep_unlinked_files() {
     let made = source.fs.subvolumes().subvolume_info(before).unwrap();
     let others = [source.snapshot(b"second", true), source.snapshot(b"third", false)];
     settle(&source.fs);
-    // Who has them open goes on, and the snapshots are rid of them.
+    // Programs that have the files open still use them, while the snapshots lose them.
     assert_eq!(source.fs.files().read(source.open[0], CONTENT - 1, 1).unwrap(), [(CONTENT - (1 << 20)) as u8]);
     let left = InodeId::new(before, source.open[0].ino);
     assert!(source.fs.inodes().attributes(left).is_err(), "a snapshot has an inode without a name");
@@ -120,7 +120,7 @@ fn read_only_snapshots_do_not_keep_unlinked_files() {
     assert!(used(&source.fs) < CONTENT / 2, "{} bytes are in use", used(&source.fs));
     assert_shows_what_was_there(&source.fs, before);
     assert_shows_what_was_there(&source.fs, others[0]);
-    // As with the kernel's driver, that was no change of the subvolume.
+    // As with the kernel's driver, this does not count as a change of the subvolume.
     let now = source.fs.subvolumes().subvolume_info(before).unwrap();
     assert_eq!((now.transids, now.times, now.flags), (made.transids, made.times, made.flags));
     source.fs.close().unwrap();
@@ -131,7 +131,8 @@ fn read_only_snapshots_do_not_keep_unlinked_files() {
 fn a_mount_frees_what_a_crash_left_in_read_only_snapshots() {
     let source = Source::new();
     let id = source.snapshot(b"snapshot", true);
-    // What a crash right after the snapshot leaves, and what earlier versions left for good.
+    // A crash right after the snapshot leaves the inodes in it; earlier versions left them for
+    // good.
     let device = copy(&source.device);
     let has_them = inodes(&device);
     assert_eq!(has_them, 2 * (2 + 4), "the crash left no inode without a name in the snapshot");
@@ -143,7 +144,7 @@ fn a_mount_frees_what_a_crash_left_in_read_only_snapshots() {
     fs.close().unwrap();
     assert_eq!(inodes(&device), 2 * 2);
 
-    // One crash after another: each commit leaves what the next mount goes on with.
+    // Crashes again and again: each commit leaves a state with which the next mount goes on.
     let mut device = copy(&source.device);
     for _ in 0..4 {
         let fs = open(&device);
@@ -155,7 +156,7 @@ fn a_mount_frees_what_a_crash_left_in_read_only_snapshots() {
     assert_eq!(inodes(&device), 2 * 2);
 }
 
-/// A subvolume that becomes read-only while a file without a name is open, and then the crash.
+/// A subvolume becomes read-only while a file without a name is open, and then the machine crashes.
 #[test]
 fn a_subvolume_that_became_read_only_is_rid_of_them_too() {
     let source = Source::new();

@@ -1,6 +1,6 @@
 //! A balance of all chunks, and the removal of a device, leave the files of all snapshots as they
-//! were, and what they share with each other, however many there are: the kernel counts the same
-//! shared and exclusive bytes before and after.
+//! were, and also what they share with each other, however many there are: the kernel counts the
+//! same shared and exclusive bytes before and after.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -24,15 +24,15 @@ use crate::common::volumes::{assert_clean, root};
 
 /// Bytes of a device.
 const SIZE: u64 = 512 << 20;
-/// So few that there is no room for the metadata of the largest steps.
+/// Bytes of a device without enough space for the metadata of the largest steps.
 const SMALL: u64 = 128 << 20;
 const FILES: u64 = 40;
 
-/// Where snapshots are made, and files written.
+/// A place where snapshots are made and files are written.
 trait Place {
     fn write(&self, name: &str, offset: u64, content: &[u8]);
     fn remove(&self, name: &str);
-    /// What was written before is durable, and in a snapshot.
+    /// Makes what was written before durable, and takes a snapshot of it.
     fn snapshot(&self, name: &str);
 }
 
@@ -70,8 +70,8 @@ impl Place for KernelMount {
     }
 }
 
-/// Files that are partly overwritten between snapshots, so that each extent is shared by some of
-/// them.
+/// Makes files that are partly overwritten between snapshots, so that some of the snapshots share
+/// each extent.
 fn fill(place: &dyn Place, snapshots: u64) {
     let mut rng = Rng::new(snapshots);
     for file in 0..FILES {
@@ -179,7 +179,7 @@ fn moves(snapshots: u64, by_kernel: bool, size: u64) {
     before.assert_same(&images, &format!("{what}, after a balance"));
     let fs = open(&images);
     let start = Instant::now();
-    // One that has data.
+    // Takes a device that has data.
     let chunks = fs.volume().chunks();
     let (_, of_data) = chunks.iter().find(|(_, chunk)| chunk.flags.contains(BlockGroupFlags::DATA)).unwrap();
     let gone = of_data.stripes[0].devid;
@@ -195,7 +195,7 @@ fn moves(snapshots: u64, by_kernel: bool, size: u64) {
 }
 
 #[test]
-fn with_many_snapshots() {
+fn many_snapshots_share_as_much_after_a_balance_and_a_removal() {
     require!(Need::Kernel, Need::Tool("btrfs"));
     moves(30, false, SMALL);
     if soaks() {

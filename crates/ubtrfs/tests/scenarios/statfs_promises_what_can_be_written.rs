@@ -1,4 +1,4 @@
-//! What statfs says is available can be written, and when it has been written nothing is available.
+//! The space that statfs reports as available can be written, and then nothing is available.
 
 use crate::common::filling::{available, open};
 use crate::common::image::make;
@@ -30,8 +30,7 @@ fn kinds() -> [Kind; 8] {
     ]
 }
 
-/// Appends `step` bytes at a time until there is no room for as many; returns where the file ends
-/// then.
+/// Appends `step` bytes at a time until there is no space for as many. Returns the end of the file.
 fn append(fs: &Filesystem, file: InodeId, mut end: u64, step: usize) -> u64 {
     let data = vec![0; step];
     loop {
@@ -61,9 +60,9 @@ fn one_file_gets_all_that_was_promised() {
         let left = available(&fs);
         let difference = promised.cast_signed() - written.cast_signed();
         eprintln!("{what}: {promised} promised, {written} written, {difference} too many, {left} left");
-        // What an operation reserves is more than what it takes.
+        // Operations reserve more than they use.
         assert!(difference <= 4 * SECTOR as i64, "{what}: {difference} bytes were promised that nobody gets");
-        // Nor does metadata take all of its estimate.
+        // Metadata does not use all of its estimate, either.
         assert!(-difference * 100 <= 3 * promised.cast_signed(), "{what}: {difference} of {promised} bytes");
         assert!(left <= 3 * SECTOR as u64, "{what}: the volume is full, and {left} bytes are said to be free");
         fs.close().unwrap();

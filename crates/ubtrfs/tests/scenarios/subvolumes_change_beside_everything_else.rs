@@ -1,6 +1,6 @@
-//! Whatever happens beside it, a subvolume is made, copied and deleted as a whole: writes during
-//! the commit of a snapshot do not reach it (invariant 29), names are kept for what is being
-//! made, nothing comes into what is being deleted, and all of its space comes back.
+//! A subvolume is made, copied and deleted as a whole, whatever happens beside it: writes during
+//! the commit of a snapshot do not reach it (invariant 29), names are reserved for subvolumes that
+//! are being made, nothing is added to one that is being deleted, and all of its space is freed.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ fn close_and_check(fs: Arc<Filesystem>, path: &Path, check: impl Fn(&Path)) {
     check(path);
 }
 
-/// Nothing of a subvolume is open any more.
+/// Closes everything of a subvolume that is open.
 fn let_go(fs: &Filesystem, subvolume: TreeId) {
     for id in fs.references().referenced().into_iter().filter(|id| id.subvolume == subvolume) {
         fs.references().forget(id, u64::MAX);
@@ -78,7 +78,7 @@ fn drop_all(fs: &Filesystem) {
     panic!("{:?} are never dropped", fs.subvolumes().deleted_subvolumes());
 }
 
-/// Opens a volume, and has `act` done once while the `commits`-th next commit is at this step.
+/// Opens a volume with a hook that calls `act` once, at this step of the commit when it is due.
 fn open_with(path: &Path, step: CommitStep, act: Arc<Mutex<Option<Act>>>) -> Arc<Filesystem> {
     open_faulty(path, step, act, None)
 }
@@ -147,7 +147,7 @@ fn writes_in_place_during_the_commit_of_a_snapshot_do_not_reach_it() {
 }
 
 #[test]
-fn a_name_is_kept_for_what_is_being_made() {
+fn the_name_of_a_subvolume_that_is_being_made_is_reserved() {
     for step in [CommitStep::Frozen, CommitStep::Merged] {
         let dir = scratch_dir();
         let path = new_image(dir.path(), |_| ());
@@ -217,7 +217,7 @@ fn a_subvolume_into_which_another_was_moved_just_now_is_not_deleted() {
     close(fs, &path);
 }
 
-/// What a subvolume made writable that was so would give to two files.
+/// Otherwise, making a subvolume writable that already is could give an inode number to two files.
 #[test]
 fn numbers_of_inodes_are_given_once_while_a_subvolume_is_made_writable() {
     let dir = scratch_dir();
@@ -241,8 +241,8 @@ fn numbers_of_inodes_are_given_once_while_a_subvolume_is_made_writable() {
     close(fs, &path);
 }
 
-/// Has a subvolume made writable and, while that is being committed, read-only; returns whether it
-/// can be changed then.
+/// Makes a subvolume writable and, while that is being committed, read-only. Returns whether the
+/// subvolume can be changed then.
 fn is_changed_though_it_was_made_read_only(fault: Option<CommitFault>) -> bool {
     let dir = scratch_dir();
     let path = new_image(dir.path(), |_| ());
@@ -254,7 +254,7 @@ fn is_changed_though_it_was_made_read_only(fault: Option<CommitFault>) -> bool {
     *act.lock() = Some(Box::new(move |_| {
         let fs = mounted.upgrade().unwrap();
         let other = std::thread::spawn(move || fs.subvolumes().set_subvolume_read_only(id, true).unwrap());
-        // It waits for the next commit soon.
+        // The other thread soon waits for the next commit.
         std::thread::sleep(Duration::from_millis(100));
         sender.send(other).unwrap();
     }));
@@ -275,7 +275,7 @@ fn a_subvolume_that_is_read_only_on_disk_is_so_in_memory() {
     assert!((0..20).any(is_noticed));
 }
 
-/// The last change counts, by any thread.
+/// The last change counts, whichever thread makes it.
 #[test]
 fn subvolumes_that_are_made_read_only_and_writable_at_once_are_as_the_volume_says() {
     let dir = scratch_dir();
@@ -297,7 +297,8 @@ fn subvolumes_that_are_made_read_only_and_writable_at_once_are_as_the_volume_say
     close(fs, &path);
 }
 
-/// What is left in its place is of another subvolume than the directory that it comes into.
+/// The whiteout in its old place belongs to another subvolume than the directory that it moves
+/// into.
 #[test]
 fn subvolumes_are_moved_into_others_and_leave_whiteouts() {
     let dir = scratch_dir();
@@ -328,7 +329,7 @@ fn files_without_names_are_freed_in_snapshots() {
     let commit = |fs: &Filesystem| (0..5).for_each(|_| fs.durability().sync().unwrap());
     let has_it = |fs: &Filesystem, id: TreeId| fs.inodes().attributes(InodeId::new(id, open.ino)).is_ok();
     commit(&fs);
-    // Nobody can have it open there.
+    // No program can have it open in the copy.
     assert_eq!(copies.map(|id| has_it(&fs, id)), [false, false]);
     assert!(has_it(&fs, TreeId::FS));
     fs.files().write(open, WriteAt::Offset(0), &[6; 5000], false).unwrap();
@@ -364,7 +365,7 @@ fn nothing_of_a_deleted_subvolume_is_changed_and_its_space_comes_back() {
     let unlinked = file(&fs, root_of(id), "unlinked", &vec![2; 3 << 20]);
     fs.durability().sync().unwrap();
     fs.directories().unlink(root_of(id), b"unlinked").unwrap();
-    // Dirty when it goes.
+    // The files are dirty when the subvolume is deleted.
     fs.files().write(nocow, WriteAt::Offset(0), &vec![3; 1 << 20], false).unwrap();
     fs.files().write(unlinked, WriteAt::Offset(0), &vec![3; 1 << 20], false).unwrap();
     fs.subvolumes().delete_subvolume(fs.root(), b"home").unwrap();
@@ -381,12 +382,12 @@ fn nothing_of_a_deleted_subvolume_is_changed_and_its_space_comes_back() {
     close(fs, &path);
 }
 
-/// What a kind of volume has of its own.
+/// The options of a kind of volume.
 type Change = fn(&mut MkfsOptions);
 
-/// All that differs between volumes, and trees of every height.
+/// Covers all options by which volumes differ, and trees of every height.
 #[test]
-fn on_volumes_of_every_kind() {
+fn subvolumes_are_whole_on_volumes_of_every_kind() {
     let kinds: [(&str, Change); 6] = [
         ("4K nodes", |options| options.node_size = Some(4096)),
         ("64K nodes", |options| options.node_size = Some(65536)),
@@ -406,7 +407,7 @@ fn on_volumes_of_every_kind() {
         let mut tops = vec![("home".to_string(), home)];
         let mut number = 0;
         for round in 0..4 {
-            // A leaf alone at first, then more levels.
+            // The tree is a single leaf at first, and then has more levels.
             let files = [3, 60, 900, 100][round];
             for _ in 0..files {
                 let (_, top) = rng.pick(&tops).clone();
@@ -460,7 +461,7 @@ fn on_a_full_volume_nothing_is_made_by_half_and_deletion_makes_room() {
         let home = fs.subvolumes().create_subvolume(fs.root(), b"home", 0o755, (0, 0)).unwrap();
         let mut number = 0;
         let new = NewInode { mode: 0o100_644, ..NewInode::default() };
-        // Data first, then metadata.
+        // First fills the space for data, then that for metadata.
         for len in [1 << 20, 5000, 1500, 0] {
             while let Ok(id) = fs.directories().create(root_of(home), format!("{number:0200}").as_bytes(), &new) {
                 number += 1;
@@ -493,7 +494,7 @@ fn on_a_full_volume_nothing_is_made_by_half_and_deletion_makes_room() {
         assert_eq!(fs.directories().lookup(fs.root(), name.as_bytes()).unwrap_err().errno(), Errno::NOENT);
         eprintln!("{number} files, {} snapshots", made.len());
         fs.durability().sync().unwrap();
-        // By the mode of low memory hundreds of snapshots take minutes.
+        // In the lowmem mode, hundreds of snapshots take minutes.
         close_and_check(fs, &path, |path| assert_btrfs_check_clean(path));
         let fs = image::open(&path, Options::default());
         fs.subvolumes().delete_subvolume(fs.root(), b"home").unwrap();
@@ -509,9 +510,9 @@ fn on_a_full_volume_nothing_is_made_by_half_and_deletion_makes_room() {
     }
 }
 
-/// Snapshots and deletions, with writers beside them and threads in the background.
+/// Makes and deletes snapshots while programs write and threads work in the background.
 #[test]
-fn many_snapshots_beside_writers_and_deletions() {
+fn snapshots_are_whole_beside_writers_and_deletions() {
     let rounds = if soaks() { 1000 } else { 60 };
     let dir = scratch_dir();
     let path = dir.path().join("image");
@@ -535,7 +536,7 @@ fn many_snapshots_beside_writers_and_deletions() {
                         let name = format!("{}", rng.below(100) * 2 + writer);
                         let id = fs.directories().lookup(root, name.as_bytes()).unwrap();
                         count += 1;
-                        // All of a file is of one write.
+                        // One write makes the whole content of a file.
                         fs.files().write(id, WriteAt::Offset(0), &vec![count as u8; 6000], false).unwrap();
                         if rng.one_in(20) {
                             fs.durability().fsync(id).unwrap();

@@ -1,5 +1,5 @@
-//! Subvolumes that either side makes, changes, copies and deletes are whole for the other, and each
-//! finishes the deletions that the other began.
+//! Subvolumes that one side makes, changes, copies and deletes are whole for the other side, and
+//! each side finishes the deletions that the other began.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -24,10 +24,10 @@ use crate::common::image;
 use crate::common::lowmem::assert_lowmem_check_clean;
 use crate::common::tree::tree_of;
 
-/// The files of each subvolume, by name: what their content is made of.
+/// The files of each subvolume by name, with the byte and the length of their content.
 type Expected = BTreeMap<String, BTreeMap<String, (u8, usize)>>;
 
-/// One side at work on the subvolumes in the top directory.
+/// One of the two sides, which works on the subvolumes in the top directory.
 trait Side {
     fn create(&self, name: &str);
     fn snapshot(&self, source: &str, name: &str, read_only: bool);
@@ -122,7 +122,7 @@ impl Side for Theirs<'_> {
     }
 }
 
-/// Some operations; `expected` says what they must leave.
+/// Performs some operations, and changes `expected` accordingly.
 fn work(side: &dyn Side, expected: &mut Expected, fixed: &mut Vec<String>, rng: &mut Rng, round: usize) {
     for step in 0..14 {
         let names: Vec<String> = expected.keys().cloned().collect();
@@ -197,7 +197,8 @@ fn assert_clean(path: &Path) {
     assert_lowmem_check_clean(path);
 }
 
-/// What the kernel shows below a path; it has dropped everything that was deleted, if `sync`.
+/// Returns what the kernel shows below a path; with `sync`, after it has dropped everything that
+/// was deleted.
 fn seen_by_the_kernel(path: &Path, act: impl FnOnce(&Path), sync: bool) -> Tree {
     let mount = KernelMount::new(&[path], "");
     act(mount.path());
@@ -210,7 +211,7 @@ fn seen_by_the_kernel(path: &Path, act: impl FnOnce(&Path), sync: bool) -> Tree 
 }
 
 #[test]
-fn round_by_round() {
+fn subvolumes_of_either_side_are_whole_for_the_other() {
     require!(Need::Kernel);
     let layouts: [&[&str]; 4] = [
         &["-n", "4k", "-m", "single"],
@@ -230,7 +231,7 @@ fn round_by_round() {
         for round in 0..rounds {
             let fs = image::open(&path, few());
             work(&Ours(fs.clone()), &mut expected, &mut fixed, &mut rng, round);
-            // Deletions are begun, and left to the kernel.
+            // Deletions have begun, and the kernel has to finish them.
             fs.durability().sync().unwrap();
             fs.durability().sync().unwrap();
             let ours = tree_of(&fs);
@@ -239,7 +240,7 @@ fn round_by_round() {
             assert_eq!(fs.abort_reason(), None);
             drop(fs);
             assert_clean(&path);
-            // Alternately the kernel finishes them, or leaves them and its own to us.
+            // The kernel finishes them, or leaves them and its own to us, in turns.
             let finish = round % 2 == 0;
             let seen = seen_by_the_kernel(&path, |top| assert_holds(top, &expected), finish);
             assert_same(&format!("{mkfs:?}, round {round}"), &ours, &seen, diff::Options::SAME_VOLUME);

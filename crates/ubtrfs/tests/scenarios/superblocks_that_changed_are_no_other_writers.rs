@@ -1,5 +1,6 @@
-//! What a device has where its superblock was, though nobody else writes the volume: that of a
-//! write which was said to have failed, or rubbish. The volume goes on (of invariants 12 and 34).
+//! The place of a superblock has other content, though nobody else writes the volume: a superblock
+//! whose write was reported as failed, an older one, or garbage. The volume goes on (of invariants
+//! 12 and 34).
 
 use std::sync::Arc;
 
@@ -68,7 +69,7 @@ fn a_damaged_superblock_costs_a_device_its_place_until_it_is_scrubbed() {
     (1..=3).for_each(|number| assert_holds(&fs, &format!("file {number}"), number, 50_000));
 }
 
-/// Both devices have said that they have it.
+/// Both devices have confirmed the write of the superblock.
 #[test]
 fn a_superblock_that_one_device_has_lost_is_that_devices_failure() {
     for by_a_log in [false, true] {
@@ -95,9 +96,9 @@ fn a_superblock_that_one_device_has_lost_is_that_devices_failure() {
     }
 }
 
-/// Whatever its generation is: what is on the device may be somebody's (invariant 12).
+/// Such a superblock may be that of another writer, whatever its generation is (invariant 12).
 #[test]
-fn a_superblock_that_was_never_there_is_another_writers() {
+fn a_superblock_that_we_never_wrote_is_another_writers() {
     for commits in 0..3 {
         let devices = pair();
         let fs = open(shared(&devices)).unwrap();
@@ -115,7 +116,7 @@ fn a_superblock_that_was_never_there_is_another_writers() {
     }
 }
 
-/// Nothing else says which superblock counts.
+/// No other device says which superblock counts.
 #[test]
 fn superblocks_that_all_devices_have_lost_are_another_writers() {
     let devices = pair();
@@ -168,7 +169,7 @@ fn a_superblock_whose_write_failed_may_be_there() {
     }
 }
 
-/// Has what `old` has.
+/// Gives a device back the content of `old`.
 fn go_back_to(device: &OverlayDevice, old: &OverlayDevice) {
     const PART: usize = 1 << 20;
     let (mut then, mut now) = (vec![0; PART], vec![0; PART]);
@@ -181,11 +182,11 @@ fn go_back_to(device: &OverlayDevice, old: &OverlayDevice) {
     }
 }
 
-/// Of invariant 34: with the superblocks the device has lost all else, so it has what the one that
-/// it returns refers to, and not what we have written last.
+/// With its superblocks the device has lost all other writes, too. So it has what its old
+/// superblock refers to, and not what we have written last (invariant 34).
 #[test]
 fn a_device_that_went_back_by_some_commits_is_brought_up_from_there() {
-    // The checksums of each are in leaves of their own.
+    // The checksums of each file are in leaves of their own.
     const LEN: usize = 24 << 20;
     let write_and_sync = |fs: &Filesystem, number| {
         write(fs, &format!("file {number}"), number, LEN).unwrap();
@@ -207,7 +208,8 @@ fn a_device_that_went_back_by_some_commits_is_brought_up_from_there() {
     (1..=6).for_each(|number| assert_holds(&fs, &format!("file {number}"), number, LEN));
 }
 
-/// A device that loses one often loses the next: those of logs are all looked at for a while.
+/// A device that loses one superblock often loses the next, so for a while the superblocks of all
+/// logs are read.
 #[test]
 fn a_device_that_has_lost_a_superblock_is_looked_at_more_often() {
     let devices = pair();
@@ -235,7 +237,7 @@ fn a_device_that_has_lost_a_superblock_is_looked_at_more_often() {
     (1..=7).for_each(|number| assert_holds(&fs, &format!("file {number}"), number, 50_000));
 }
 
-/// Those of logs are looked at once a second.
+/// Superblocks of logs are read once a second.
 #[test]
 fn however_many_superblocks_a_device_has_lost_the_others_go_on() {
     let devices = pair();
@@ -257,7 +259,8 @@ fn however_many_superblocks_a_device_has_lost_the_others_go_on() {
     (1..=40).for_each(|number| assert_holds(&fs, &format!("file {number}"), number, 50_000));
 }
 
-/// Of devices that are far away writes are kept in memory and shown: not to who compares.
+/// Writes to distant devices are kept in memory and returned by reads, but not by those that
+/// compare.
 #[test]
 fn what_a_distant_device_has_lost_is_found_though_it_was_just_written() {
     let devices = pair();
@@ -266,14 +269,14 @@ fn what_a_distant_device_has_lost_is_found_though_it_was_just_written() {
     let fs = open(distant).unwrap();
     write_and_sync(&fs, 1);
     let old = devices[1].fork();
-    // All but superblocks, by a scrub.
+    // A scrub finds everything except superblocks.
     write_and_sync(&fs, 2);
     let superblock = superblock_of(&devices[1]);
     go_back_to(&devices[1], &old);
     overwrite(&devices[1], SUPERBLOCK_COPIES[0], &superblock);
     let found = fs.scrubber().run(ScrubOptions::default(), &mut |_| true).unwrap();
     assert!(found.data.corrected > 0 && found.trees.corrected > 0, "{found:?}");
-    // With superblocks, again and again.
+    // Superblocks are lost, too, again and again.
     for number in 3..6 {
         write_and_sync(&fs, number);
         go_back_to(&devices[1], &old);

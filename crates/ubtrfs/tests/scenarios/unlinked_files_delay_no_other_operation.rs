@@ -1,5 +1,5 @@
-//! Freeing an inode costs other operations nothing, and a crash during it leaves an orphan that the
-//! next mount frees.
+//! Freeing an inode delays no other operation, and a crash during it leaves an orphan that the next
+//! mount frees.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ fn new_device() -> Arc<MemoryDevice> {
     Arc::new(new_volume(SIZE))
 }
 
-/// Few extents for each transaction, and commits only when the test says so.
+/// Options with which a transaction frees few extents, and only the test commits.
 fn options() -> Options {
     let freeing = FreeingLimits { at_once: 4 * SECTOR, per_transaction: 100, at_the_end: 100, queue: 1000 };
     Options { background_commits: false, freeing, ..Options::default() }
@@ -25,7 +25,7 @@ fn open(device: &Arc<MemoryDevice>, options: Options) -> Arc<Filesystem> {
     Filesystem::open(Arc::new(Volume::open(vec![device], OpenOptions { read_only: false }).unwrap()), options).unwrap()
 }
 
-/// The device as it is now, for a crash of its own.
+/// Copies the device as it is now, for a crash of its own.
 fn copy(device: &MemoryDevice) -> Arc<MemoryDevice> {
     Arc::new(MemoryDevice::from_bytes(device.to_bytes()))
 }
@@ -40,14 +40,14 @@ fn regular() -> NewInode {
     NewInode { mode: 0o100_644, ..NewInode::default() }
 }
 
-/// Writes every other sector of a file: as many extents.
+/// Writes every other sector of a file, which makes as many extents.
 fn scatter(fs: &Filesystem, file: InodeId, extents: u64) {
     for number in 0..extents {
         fs.files().write(file, WriteAt::Offset(number * 2 * SECTOR), &[number as u8; SECTOR as usize], false).unwrap();
     }
 }
 
-/// A committed file of many extents, open and without a name.
+/// Makes a committed file with many extents that is open and has no name.
 fn large_unlinked(fs: &Filesystem, extents: u64) -> InodeId {
     let file = fs.directories().create(fs.root(), b"large", &regular()).unwrap();
     scatter(fs, file, extents);
@@ -81,8 +81,8 @@ fn a_file_of_many_extents_is_freed_over_several_commits() {
         assert_eq!(fs.stats().inactivation.bytes, (1000 - step * 100) * SECTOR);
         last = free;
         assert_clean(&device);
-        // After a crash here the next mount continues where this one was, with no more commits than
-        // remained.
+        // After a crash here, the next mount continues where this one was, and needs no more
+        // commits than remained.
         let copy = copy(&device);
         let fs = open(&copy, options());
         let mut commits = 0;
@@ -113,7 +113,7 @@ fn closing_commits_nothing_however_much_there_is_to_free() {
     let small: Vec<_> = (0..1000).map(|_| fs.directories().create_unnamed(fs.root(), &regular()).unwrap()).collect();
     scatter(&fs, small[7], 500);
     fs.durability().sync().unwrap();
-    // What was written since is lost with the file.
+    // What was written since then is lost with the file.
     scatter(&fs, small[8], 300);
     scatter(&fs, large, 700);
     let (commits, dirty) = (fs.stats().commits, fs.stats().dirty_bytes);
@@ -247,7 +247,7 @@ fn the_background_frees_without_being_asked() {
     assert_clean(&device);
 }
 
-/// What a file holds, from `scatter`, up to `size` bytes.
+/// Asserts the content of a file that `scatter` has written, up to `size` bytes.
 fn assert_scattered(fs: &Filesystem, file: InodeId, size: u64) {
     assert_eq!(fs.inodes().attributes(file).unwrap().size, size);
     for number in 0..size.div_ceil(2 * SECTOR) {
@@ -279,7 +279,7 @@ fn a_file_of_many_extents_is_truncated_over_several_commits() {
     let made = fs.stats().commits - commits;
     assert_eq!(made, 5, "549 extents of which 100 go with each commit, the rest with a later one");
     assert_scattered(&fs, file, size);
-    // A crash here leaves a file that was truncated less, and is complete up to its end.
+    // A crash here leaves a file that was truncated in part, and is complete up to its end.
     {
         let copy = copy(&device);
         assert_clean(&copy);
@@ -298,7 +298,7 @@ fn a_file_of_many_extents_is_truncated_over_several_commits() {
         fs.close().unwrap();
         assert_clean(&copy);
     }
-    // What it grows by is zeroes.
+    // The range by which the file grows reads as zeros.
     resize(&fs, file, size + 10 * SECTOR);
     assert!(fs.files().read(file, size, 10 * SECTOR as usize).unwrap().iter().all(|byte| *byte == 0));
     resize(&fs, file, 0);
@@ -338,7 +338,8 @@ fn truncations_without_a_need_of_space_work_on_full_volumes() {
     let fs = open(&device, options());
     let file = fs.directories().create(fs.root(), b"file", &regular()).unwrap();
     fs.files().write(file, WriteAt::End, &[1; 3 * SECTOR as usize], false).unwrap();
-    // An extent each, of which a truncation inside a sector frees nothing and takes another sector.
+    // Each file has one extent. A truncation inside a sector frees no extent of it, and needs
+    // another sector.
     let others: Vec<_> =
         (0..10).map(|number| fs.directories().create(fs.root(), &[b'a' + number], &regular()).unwrap()).collect();
     for other in &others {
@@ -403,7 +404,7 @@ fn cuts_from_many_threads_leave_no_space_behind() {
     assert_clean(&device);
 }
 
-/// A remount that has stopped writing (`mount -o remount,ro`) may be followed by the last FORGET.
+/// The last FORGET may follow a remount that has stopped writing (`mount -o remount,ro`).
 #[test]
 fn inodes_deleted_while_writing_is_stopped_are_freed_when_it_continues() {
     let device = new_device();

@@ -1,5 +1,5 @@
-//! Volumes that are filled and emptied many times hold as much the last time as the first, and say
-//! so before.
+//! Volumes that are filled and emptied many times hold as much the last time as the first, and
+//! report so before.
 
 use std::process::Command;
 
@@ -62,22 +62,22 @@ const LARGE: Content = Content::Files { len: 16 * MIB, step: 1 << 20 };
 const INLINE: Content = Content::Inline(1900);
 
 #[test]
-fn with_small_and_large_files_and_with_metadata_first_on_256_mib() {
+fn a_volume_of_256_mib_holds_as_much_each_time() {
     rounds(256 * MIB, |_| (), &[SMALL, LARGE, INLINE], 6);
 }
 
 #[test]
-fn with_small_and_large_files_where_data_and_metadata_share_block_groups() {
+fn a_volume_of_mixed_block_groups_holds_as_much_each_time() {
     rounds(128 * MIB, |options| options.mixed = true, &[SMALL, LARGE, INLINE], 6);
 }
 
 #[test]
-fn with_large_files_on_8_gib() {
+fn a_volume_of_8_gib_holds_as_much_each_time() {
     let change = |options: &mut MkfsOptions| options.block_group_tree = true;
     rounds(8192 * MIB, change, &[Content::Files { len: 300 * MIB, step: 1 << 20 }], 2);
 }
 
-/// Commits remove no chunk of such a volume, and must not try for ever.
+/// Commits remove no chunk of such a volume, and must not try again and again.
 #[test]
 fn without_a_free_space_tree_empty_chunks_stay_and_cost_no_commits() {
     let dir = tempfile::tempdir().unwrap();

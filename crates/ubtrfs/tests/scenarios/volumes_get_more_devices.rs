@@ -1,5 +1,5 @@
-//! A volume gets a device: its files stay, new chunks are made on it, and a crash at any moment
-//! leaves the volume with it or without it.
+//! A device is added to a volume: its files stay, new chunks are made on the device, and a crash at
+//! any time leaves the volume with it or without it.
 
 use std::sync::{Arc, LazyLock};
 
@@ -62,8 +62,8 @@ fn a_device_that_is_too_small_is_refused_and_the_volume_stays_as_it_is() {
 
 static BLANK: LazyLock<OverlayDevice> = LazyLock::new(blank);
 
-/// Adds a device, and writes by a log, while the power ends after so many writes; whether it has
-/// ended. Some devices lose what they have in their caches (the bits of `lost`).
+/// Adds a device and fsyncs while the power ends after so many writes. Returns whether it has
+/// ended. The devices with a bit in `lost` lose their caches.
 fn crashes(old: &[OverlayDevice], after: u64, lost: u32) -> bool {
     let what = format!("of {} devices, power ends after {after} writes, caches {lost:b} are lost", old.len());
     let power = Power::endless();
@@ -103,17 +103,17 @@ fn crashes(old: &[OverlayDevice], after: u64, lost: u32) -> bool {
         assert_clean(&devices[..number], &what);
         number
     };
-    // The number of devices that the volume has.
+    // Returns the number of devices that the volume has.
     let open_all = |devices: &[Arc<dyn Device>], how: &str| {
         let fs = open(devices.to_vec()).unwrap_or_else(|error| panic!("{what}, {how}: {error}"));
         use_it(devices, fs, how)
     };
-    // It is mounted with all that is found, unless nothing is on the new device yet …
+    // The volume is mounted with all devices, unless nothing is on the new one yet …
     let with = left();
     let is_blank =
         matches!(open(vec![with[old.len()].clone()]), Err(ubtrfs::Error::Volume(ubtrfs_volume::Error::NotBtrfs)));
     if !is_blank {
-        // One that is left out is no device of a volume any more (invariant 70).
+        // A device that is left out belongs to no volume any more (invariant 70).
         let number = open_all(&with, "with the new device");
         open_all(&with[..number], "once more");
     }

@@ -1,5 +1,5 @@
-//! Volumes that mkfs.btrfs and the kernel made, in all their forms, are written to, and
-//! `btrfs check` and the kernel approve of the result.
+//! We write to volumes that mkfs.btrfs and the kernel made, in all their forms, and `btrfs check`
+//! and the kernel approve of the result.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
@@ -22,7 +22,7 @@ fn open(path: &Path) -> Arc<Filesystem> {
     image::open(path, Options::default())
 }
 
-/// Work that touches every tree; returns content by path.
+/// Does work that touches every tree. Returns the contents by path.
 fn work(fs: &Filesystem, megabytes: u64) -> BTreeMap<String, Vec<u8>> {
     let mut expected = BTreeMap::new();
     let make = |dir: InodeId, name: &str, mode| {
@@ -98,7 +98,7 @@ fn assert_sound_after_work(image: &Path, megabytes: u64) {
 }
 
 #[test]
-fn fresh_volumes_of_every_form() {
+fn fresh_volumes_of_every_form_stay_intact() {
     require!(Need::Kernel);
     let forms: &[&[&str]] = &[
         &[],
@@ -123,7 +123,7 @@ fn fresh_volumes_of_every_form() {
 }
 
 #[test]
-fn commits_of_more_leaves_than_memory_holds() {
+fn commits_of_more_leaves_than_memory_holds_stay_intact() {
     require!(Need::Kernel);
     for form in [&[][..], &["-n", "4k"], &["-O", "^skinny-metadata"]] {
         let dir = scratch::scratch_dir();
@@ -141,7 +141,7 @@ fn commits_of_more_leaves_than_memory_holds() {
 }
 
 #[test]
-fn a_volume_with_a_block_group_tree() {
+fn a_volume_with_a_block_group_tree_stays_intact() {
     require!(Need::Kernel);
     let dir = scratch::scratch_dir();
     let image = dir.path().join("image");
@@ -150,7 +150,7 @@ fn a_volume_with_a_block_group_tree() {
 }
 
 #[test]
-fn volumes_with_a_life_in_the_kernel_behind_them() {
+fn volumes_that_the_kernel_has_used_stay_intact() {
     require!(Need::Kernel);
     for fixture in fixture::ordinary() {
         eprintln!("{}", fixture.manifest.name);

@@ -1,8 +1,8 @@
 //! Calls of ioctl(2), and of `file_getattr(2)`, which does the work of some.
 //!
-//! The numbers stand here again, from the kernel's headers: the server takes its own from
-//! `ubtrfs_format::ioctl`, and a wrong one there has to differ from what the kernel's btrfs
-//! answers.
+//! The numbers are defined here again, from the kernel's headers, since the server takes its own
+//! from `ubtrfs_format::ioctl`: a wrong number there must make its answer differ from that of the
+//! kernel's btrfs.
 
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -10,11 +10,12 @@ use super::{Caller, line, name_of, text};
 use crate::differential::call::{Call, Features, On};
 use crate::differential::sys;
 
-/// The flag of a subvolume that is read-only.
+/// The flag of a read-only subvolume.
 const READ_ONLY: u64 = 2;
-/// Longer than a tick of the kernel's clock. A change of an open file in a subvolume that became
-/// read-only fails in the kernel only when it would change the file's times (measured: of 200
-/// calls of fallocate(2) right after the flag was set 23 failed, 20 ms after it all).
+/// Longer than a tick of the kernel's clock. In a subvolume that became read-only, the kernel
+/// refuses a change of an open file only when the change would also update the file's times
+/// (measured: of 200 calls of fallocate(2), 23 failed right after the flag was set, and all of them
+/// 20 ms later).
 const TICK: std::time::Duration = std::time::Duration::from_millis(20);
 
 const fn btrfs(direction: u32, number: u32, size: u32) -> u32 {
@@ -64,18 +65,18 @@ const GET_ROOTREF: u32 = btrfs(BOTH, 61, 4096);
 const INO_LOOKUP_USER: u32 = btrfs(BOTH, 62, 4096);
 const SNAP_DESTROY_V2: u32 = btrfs(WRITE, 63, 4096);
 
-/// The largest file that is defragmented: the kernel looks at each part of a file, of its holes
-/// too, which takes years for one of exabytes, and no signal ends it.
+/// Larger files are not defragmented, since the kernel looks at each part of a file, including its
+/// holes. For a file of exabytes that takes years, and no signal ends it.
 const DEFRAGMENTED: u64 = 1 << 32;
 
-/// Which compression there has been; and nodes larger than a page, which the kernel notes in the
-/// superblock though nobody needs to know it.
+/// Features by which the superblock shows that a compression was used, or that nodes are larger
+/// than a page. The kernel notes the latter, though nobody needs to know it.
 const BY_USE: u64 = 0x38;
 
 const FILE_GETATTR: i64 = 468;
 const FILE_SETATTR: i64 = 469;
 
-/// Writes numbers into an argument.
+/// Writes bytes into an argument.
 fn put(data: &mut [u8], at: usize, bytes: &[u8]) {
     data[at..at + bytes.len()].copy_from_slice(bytes);
 }
@@ -88,12 +89,13 @@ fn u32_at(data: &[u8], at: usize) -> u32 {
     data[at..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes))
 }
 
-/// The text at the beginning of `data`, up to a zero.
+/// Returns the text of `data` from `at` up to a zero.
 fn text_at(data: &[u8], at: usize) -> String {
     data[at..].split(|byte| *byte == 0).next().unwrap_or_default().escape_ascii().to_string()
 }
 
-/// An argument with a descriptor at its beginning and a name at `at`, cut where it would not fit.
+/// Returns an argument with a descriptor at its beginning and a name at `at`, which is cut if it
+/// does not fit.
 fn named(name: &str, at: usize, file: RawFd) -> Vec<u8> {
     let mut data = vec![0; 4096];
     put(&mut data, 0, &i64::from(file).to_le_bytes());
@@ -106,14 +108,14 @@ fn named(name: &str, at: usize, file: RawFd) -> Vec<u8> {
 const OLD_NAME: usize = 8;
 const NEW_NAME: usize = 56;
 
-/// The ids of a subvolume's tree and of the directory that its name is in.
+/// Returns the id of a subvolume's tree, and that of the directory that has its name.
 fn ids_of(file: RawFd) -> Result<(u64, u64), i32> {
     let mut data = vec![0; 504];
     sys::ioctl(file, GET_SUBVOL_INFO, &mut data)?;
     Ok((u64_at(&data, 0), u64_at(&data, 272)))
 }
 
-/// The answer where it would be about the top subvolume, in which other sequences work, too.
+/// The answer that replaces one about the top subvolume, in which other sequences work, too.
 const OF_THE_TOP: &str = "of the top";
 
 fn is_in_top(file: RawFd) -> bool {
@@ -122,12 +124,12 @@ fn is_in_top(file: RawFd) -> bool {
 }
 
 impl Caller {
-    /// An ioctl whose answer is only whether it was done.
+    /// Makes an ioctl whose only answer is whether it succeeded.
     fn asked(&self, dir: RawFd, on: &On, command: u32, mut data: Vec<u8>) -> Result<String, i32> {
         self.opened(dir, on, |file| sys::ioctl(file, command, &mut data)).map(|number| line(Ok(number)))
     }
 
-    /// An ioctl whose answer is in its argument.
+    /// Makes an ioctl whose answer is in its argument.
     fn answered(
         &self,
         dir: RawFd,
@@ -140,7 +142,7 @@ impl Caller {
         Ok(show(&data))
     }
 
-    /// Something done to a directory with the descriptor of something else.
+    /// Calls `act` with the descriptors of a directory and of another object.
     fn both<T>(
         &self,
         dir: RawFd,
@@ -198,7 +200,8 @@ impl Caller {
                 self.asked(dir, &On::Slot(*to), CLONE_RANGE, data)
             }),
             Call::Deduplicate { from, from_offset, length, to, to_offset } => self.slot(*to).and_then(|to| {
-                // The head, then one target: file, offset, bytes done, status, reserved.
+                // The argument is a head and one target: file, offset, bytes done, status,
+                // reserved.
                 let mut data = [from_offset.to_le_bytes(), length.to_le_bytes(), 1_u64.to_le_bytes()].concat();
                 data.extend_from_slice(&[i64::from(to).to_le_bytes(), to_offset.to_le_bytes()].concat());
                 data.resize(56, 0);
@@ -317,7 +320,7 @@ impl Caller {
                 if is_in_top(file) {
                     return Ok(OF_THE_TOP.into());
                 }
-                // What is pending is not in the trees yet.
+                // Pending changes are not in the trees yet.
                 sys::ioctl(file, SYNC, &mut [])?;
                 search(file, *kinds, *most)
             }),
@@ -394,8 +397,8 @@ impl Caller {
     }
 }
 
-/// The keys of items in the tree of the subvolume of `file`, from its top directory on, but for
-/// those of extents, which data is divided into as writeback finds it.
+/// Returns the keys of items in the tree of the subvolume of `file`, from its top directory on.
+/// Items of extents are left out, since writeback divides data into extents by chance.
 fn search(file: RawFd, kinds: (u32, u32), most: u32) -> Result<String, i32> {
     const EXTENT_DATA: u32 = 108;
     let mut data = vec![0; 4096];

@@ -1,4 +1,4 @@
-//! Calls that change nothing, and the parts of their answers that are the same on any two volumes.
+//! Makes calls that change nothing, and keeps of their answers what is the same on any two volumes.
 
 use std::os::fd::RawFd;
 
@@ -6,7 +6,7 @@ use super::{Caller, line, name_of, text};
 use crate::differential::call::{Call, On};
 use crate::differential::sys;
 
-/// The names and types of a directory that is open, sorted.
+/// Returns the names and types of an open directory, sorted.
 fn listing(file: RawFd) -> Result<String, i32> {
     let mut names = Vec::new();
     let mut room = vec![0; 32 << 10];
@@ -17,7 +17,8 @@ fn listing(file: RawFd) -> Result<String, i32> {
         }
         let mut at = 0;
         while at < read {
-            // Number, position, length, type, name: as getdents64(2) describes it.
+            // An entry has a number, a position, its length, a type and the name, as getdents64(2)
+            // describes.
             let length = usize::from(u16::from_ne_bytes([room[at + 16], room[at + 17]]));
             let name = room[at + 19..at + length].split(|byte| *byte == 0).next().unwrap_or_default();
             names.push(format!("{}:{}", name[..name.len().min(30)].escape_ascii(), room[at + 18]));
@@ -29,7 +30,7 @@ fn listing(file: RawFd) -> Result<String, i32> {
 }
 
 impl Caller {
-    /// Calls that change nothing, except for times of access.
+    /// Makes calls that change nothing except for times of access.
     pub(super) fn look(&mut self, dir: RawFd, call: &Call) -> Option<Result<String, i32>> {
         let seen = match call {
             Call::Stat { on, follow } => {

@@ -3,7 +3,7 @@
 use super::Generator;
 use crate::differential::call::{Bytes, Call, Hex, Time};
 
-/// Names of xattrs: usual ones, those with a meaning, and those that are refused.
+/// Names of xattrs: usual ones, those with a meaning, and invalid ones.
 const XATTRS: &[&str] = &[
     "user.a",
     "user.b",
@@ -23,7 +23,7 @@ const XATTRS: &[&str] = &[
     "",
 ];
 
-/// What an entry of an ACL is about, in the order that a list has to have.
+/// The tags of an ACL's entries, in the order in which a list must have them.
 mod tag {
     pub const USER_OBJ: u16 = 1;
     pub const USER: u16 = 2;
@@ -84,8 +84,8 @@ impl Generator {
     }
 
     fn flags(&mut self) -> u64 {
-        // Synchronous, immutable, append-only, not dumped, no times of access, compressed, not
-        // compressed, directories synchronous, no copy on write, and what nobody may set.
+        // Synchronous, immutable, append-only, no dump, no atime, compressed, not compressed,
+        // synchronous directories, no copy-on-write, and flags that nobody may set.
         let flags = [0, 0x8, 0x10, 0x20, 0x40, 0x80, 0x4, 0x400, 0x1_0000, 0x80_0000, 0x8_0000, 0x1, 0x10_0000];
         *self.rng.pick(&flags) | if self.rng.one_in(4) { *self.rng.pick(&flags) } else { 0 }
     }
@@ -109,7 +109,7 @@ impl Generator {
                 (*self.rng.pick(&values)).into()
             }
             "security.capability" => {
-                // Version 2 or 3, with the flag that all are effective.
+                // Version 2 or 3, with the flag that all of them are effective.
                 let version: u32 = *self.rng.pick(&[0x0200_0001, 0x0300_0001, 0x0200_0000, 0x0100_0001, 5]);
                 let mut value = version.to_le_bytes().to_vec();
                 value.resize(if version >> 24 == 3 { 24 } else { 20 }, 0);
@@ -148,7 +148,7 @@ impl Generator {
         }
         entries.push((tag::OTHER, NOBODY));
         if self.rng.one_in(10) {
-            // A list that is not valid.
+            // Makes the list invalid.
             let victim = self.rng.index(entries.len());
             if self.rng.one_in(2) {
                 entries.remove(victim);

@@ -13,7 +13,8 @@ impl Generator {
                     0 => self.rng.below(64),
                     _ => *self.rng.pick(&[0x10, 2, 4, 0x20]),
                 };
-                // Whether there would have been anything to wait for is a matter of luck.
+                // Leaves RWF_NOWAIT out, since it depends on chance whether the write would have to
+                // wait.
                 let flags = Hex(flags & !8);
                 let offset = self.offset();
                 Call::WriteFlagged { slot, offset, length: self.length(), seed: self.seed(), flags }

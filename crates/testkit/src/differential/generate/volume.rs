@@ -4,7 +4,7 @@ use super::{DIRS, Generator, SUBVOLUMES};
 use crate::differential::call::{Call, Features, Hex, On};
 
 impl Generator {
-    /// A directory, and a name in it for a subvolume.
+    /// Returns a directory, and a name in it for a subvolume.
     fn place(&mut self) -> (On, String) {
         let path = self.subvolume();
         if self.rng.one_in(20) {

@@ -1,4 +1,4 @@
-//! Work on contents.
+//! Operations on contents.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -10,8 +10,8 @@ use crate::promises::blocks::{HEAD, block};
 use crate::promises::{BLOCK, Name};
 
 impl Writer<'_> {
-    /// Writes `count` blocks from block `first` on, the last one as long as `last` or as what is
-    /// there.
+    /// Writes `count` blocks from block `first` on. The last one is `last` bytes long, or as long
+    /// as the existing one.
     pub(super) fn write(
         &mut self,
         number: u64,
@@ -44,7 +44,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Writes a length that is often small enough to be kept inline.
+    /// Writes a length that is often small enough to be inline.
     pub(super) fn fill(&mut self, number: u64, file: &File) -> std::io::Result<()> {
         let (count, last) = match self.rng.below(4) {
             0 => (1, HEAD + self.rng.below(2000)),

@@ -1,4 +1,4 @@
-//! Work on names.
+//! Operations on names.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -38,8 +38,8 @@ impl Writer<'_> {
         Ok(rustix::fs::renameat_with(CWD, self.path(&one), CWD, self.path(&two), RenameFlags::EXCHANGE)?)
     }
 
-    /// Replaces a file as careful programs do: a new one is written, made durable and renamed over
-    /// it.
+    /// Replaces a file as careful programs do: it writes a new file, makes it durable and renames
+    /// it over the old one.
     pub(super) fn replace(&mut self) -> std::io::Result<()> {
         let to = self.some_name();
         let from = (to.0, format!("{}new", self.prefix));
@@ -78,7 +78,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// A file without a name, made durable or not, gets one.
+    /// Makes a file without a name, sometimes makes it durable, and links it.
     pub(super) fn nameless(&mut self) -> std::io::Result<()> {
         let name = self.some_name();
         if self.promises.holder(&name).is_some() {

@@ -1,4 +1,4 @@
-//! A device that fails at random, in one of several ways at a time.
+//! A device that fails at random, in one way at a time.
 
 use std::io;
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use ubtrfs_volume::conformance::{Subject, assert_conforms};
 use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, Rng};
 
 const EIO: i32 = 5;
-/// Of so many requests one fails while a device is flaky.
+/// Of so many requests to a flaky device, one fails on average.
 const ONE_OF: u64 = 40;
-/// After so many requests a device that glitches is gone, or back.
+/// After so many requests, a glitching device goes away or comes back.
 const GLITCH: u64 = 60;
 
-/// How a device is.
+/// The health of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
     Well,
     /// Some requests fail.
     Flaky,
-    /// All requests fail for a while, and then none does for a while.
+    /// All requests fail for a while, and then none fails for a while.
     Glitching,
     /// Some reads return other bytes.
     Lying,
@@ -35,12 +35,12 @@ pub struct FailingDevice {
     pub inner: Arc<OverlayDevice>,
     faulty: FaultyDevice,
     state: Mutex<(Health, Rng)>,
-    /// Since it began to glitch.
+    /// Requests since it began to glitch.
     requests: AtomicU64,
 }
 
 impl FailingDevice {
-    /// One that is well.
+    /// Makes a device that is well.
     pub fn new(inner: OverlayDevice, seed: u64) -> Arc<Self> {
         let inner = Arc::new(inner);
         let faulty = FaultyDevice::new(inner.clone());
@@ -63,7 +63,7 @@ impl FailingDevice {
         }
     }
 
-    /// So many requests of a kind are to come, of which some may fail.
+    /// Decides which of the next `requests` requests of a kind fail.
     fn draw(&self, operation: Operation, requests: usize) {
         let (health, random) = &mut *self.state.lock();
         if *health == Health::Glitching {
@@ -81,7 +81,7 @@ impl FailingDevice {
         }
     }
 
-    /// The byte of a read that is wrong, if one is.
+    /// Returns the offset of the byte of a read that is made wrong, if one is.
     fn lie(&self, len: usize) -> Option<usize> {
         let (health, random) = &mut *self.state.lock();
         (*health == Health::Lying && random.below(ONE_OF) == 0).then(|| random.below(len as u64) as usize)

@@ -13,7 +13,8 @@ use ubtrfs_volume::{
     WriteError, check_writes,
 };
 
-/// An image file that stays small while a volume on it is filled with zeroes: these become holes.
+/// An image file that stays small while a volume on it is filled with zeros, since these become
+/// holes.
 #[derive(Debug)]
 struct Sparse(FileDevice);
 
@@ -70,22 +71,22 @@ pub fn open(path: &Path, change: impl FnOnce(&mut Options)) -> Arc<Filesystem> {
 /// What a volume is filled with.
 #[derive(Clone, Copy, Debug)]
 pub enum Content {
-    /// Files of so many zeroes, written by so many bytes at a time.
+    /// Files of `len` zeros, written `step` bytes at a time.
     Files { len: u64, step: usize },
-    /// Files of so many bytes that metadata keeps.
+    /// Files of so many bytes, inline in metadata.
     Inline(usize),
 }
 
-/// How full a volume became, and what that took.
+/// How much a volume took, and how long that lasted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Filled {
     pub files: u64,
     pub bytes: u64,
     pub commits: u64,
     pub took: Duration,
-    /// The longest that a thousandth of the volume took.
+    /// The longest time that a thousandth of the volume took.
     pub slowest: Duration,
-    /// What was said to be free before.
+    /// The bytes that statfs reported as free before.
     pub said_free: u64,
 }
 
@@ -158,8 +159,7 @@ pub fn empty(fs: &Filesystem, filled: &Filled) {
     while fs.stats().inactivation.inodes > 0 {
         fs.durability().sync().unwrap();
     }
-    // Freed space becomes available with the next commit; after some more, empty chunks are
-    // removed.
+    // Freed space becomes available with the next commit; later commits remove empty chunks.
     for _ in 0..8 {
         fs.durability().sync().unwrap();
     }

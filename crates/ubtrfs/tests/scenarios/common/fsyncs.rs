@@ -1,4 +1,4 @@
-//! Random operations with fsyncs on few names, through a mount: what makes logs interesting.
+//! Random operations with fsyncs on few names, through a mount, so that logs have many cases.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, XattrFlags};
 use ubtrfs_random::Rng;
 
-/// Ways to open that don't wait for the other end of a pipe.
+/// Returns options to open a file that don't wait for the other end of a pipe.
 fn reading() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(OFlags::NONBLOCK.bits() as i32);
@@ -22,22 +22,22 @@ fn writing() -> OpenOptions {
     options
 }
 
-/// Directories that there may be, and names in them.
+/// Directories that may exist, and names in them.
 const DIRS: [&str; 6] = ["", "A", "B", "A/C", "B/D", SUBVOLUME];
 /// Where a subvolume may be.
 pub const SUBVOLUME: &str = "S";
 const NAMES: [&str; 6] = ["foo", "bar", "A", "C", "D", "a longer name than the others"];
 
-/// Performs random operations below a directory. Those that fail (most names don't exist at most
-/// times) count as well.
+/// Performs random operations below a directory. Operations may fail, since most names don't exist
+/// at most times.
 pub struct Fsyncs {
     top: PathBuf,
     rng: Rng,
-    /// What was done, for people.
+    /// The operations so far, for messages.
     pub reported: Vec<String>,
-    /// Large files.
+    /// Whether files are large.
     large: bool,
-    /// Recently used paths, which are used again, and synced.
+    /// Recently used paths, which are used and synced again.
     recent: Vec<PathBuf>,
 }
 
@@ -48,7 +48,7 @@ impl Fsyncs {
         Self { top: top.to_owned(), rng, reported: Vec::new(), large, recent: Vec::new() }
     }
 
-    /// A path that mostly exists, and that often was used recently.
+    /// Returns a path that mostly exists, and that was often used recently.
     fn path(&mut self) -> PathBuf {
         if !self.recent.is_empty() && self.rng.one_in(2) {
             return self.rng.pick(&self.recent).clone();
@@ -103,7 +103,7 @@ impl Fsyncs {
         }
     }
 
-    /// Performs one operation other than a sync of any kind.
+    /// Performs one operation other than a sync.
     pub fn step(&mut self) {
         const RECENT: usize = 3;
         let path = self.path();
@@ -243,7 +243,7 @@ impl Fsyncs {
         }
     }
 
-    /// A file without a name, that gets one or not.
+    /// Makes a file without a name, and sometimes links it.
     fn unnamed(&mut self, path: &Path) {
         let flags = OFlags::TMPFILE.bits() as i32;
         let Some(parent) = path.parent() else { return };

@@ -1,4 +1,4 @@
-//! A device that can be blocked, for events during a commit that are otherwise rare.
+//! A device whose requests can be blocked, to test events during a commit that are otherwise rare.
 
 use std::io;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use ubtrfs_format::Physical;
 use ubtrfs_volume::conformance::{Subject, assert_conforms};
 use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, MemoryDevice, OpenOptions, Volume};
 
-/// A way that can be closed.
+/// A gate, which blocks requests while it is closed.
 #[derive(Debug, Default)]
 pub struct Gate {
     closed: Mutex<bool>,
@@ -20,12 +20,12 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Requests from now on wait.
+    /// Blocks all requests from now on.
     pub fn close(&self) {
         *self.closed.lock() = true;
     }
 
-    /// All requests continue.
+    /// Lets all requests continue.
     pub fn open(&self) {
         *self.closed.lock() = false;
         self.opened.notify_all();
@@ -40,7 +40,7 @@ impl Gate {
         self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Waits until a thread is blocked by it.
+    /// Waits until the gate blocks a thread.
     pub fn until_reached(&self) {
         while self.waiting.load(Ordering::SeqCst) == 0 {
             std::thread::yield_now();
@@ -48,7 +48,7 @@ impl Gate {
     }
 }
 
-/// A device whose writes and flushes can be held up.
+/// A device whose writes and flushes can be blocked.
 #[derive(Debug)]
 pub struct Gated {
     inner: MemoryDevice,
@@ -85,7 +85,7 @@ impl Device for Gated {
     }
 }
 
-/// A new volume of `size` bytes on such a device.
+/// Makes a new volume of `size` bytes on such a device, and opens it.
 pub fn open_gated(size: u64) -> (Arc<Gated>, Arc<Filesystem>) {
     let (writes, flushes) = (Gate::default(), Gate::default());
     let device = Arc::new(Gated { inner: new_volume(size), writes, flushes, submissions: AtomicUsize::new(0) });

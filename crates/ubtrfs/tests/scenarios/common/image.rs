@@ -17,12 +17,12 @@ pub fn make(path: &Path, size: u64, change: impl FnOnce(&mut MkfsOptions)) {
     ubtrfs_mkfs::layout(&options).unwrap().write(&mut [&mut { file }]).unwrap();
 }
 
-/// Opens the volume of an image, which commits only on request.
+/// Opens the volume of an image. It commits only on request.
 pub fn open(path: &Path, options: Options) -> Arc<Filesystem> {
     try_open(path, options).unwrap()
 }
 
-/// The same, if the volume can be opened so.
+/// Tries to open the volume of an image. It commits only on request.
 pub fn try_open(path: &Path, options: Options) -> ubtrfs::Result<Arc<Filesystem>> {
     let read_only = options.read_only;
     let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };

@@ -1,4 +1,4 @@
-//! `btrfs check` of volumes with snapshots.
+//! Runs `btrfs check` on volumes with snapshots.
 
 use std::path::Path;
 
@@ -6,11 +6,11 @@ use ubtrfs_testkit::run::{command, run};
 
 /// Fails the test with the output of `btrfs check` unless it found the image clean.
 ///
-/// Its usual mode, in btrfs-progs 6.2, finds "errors in fs roots", and names none, in some volumes
-/// of several snapshots that share leaves, which its lowmem mode, `ubtrfs check` and the kernel
-/// find clean. The lowmem mode begins in the root directory of a tree that is being dropped, by the
-/// kernel or by ubtrfs, and follows pointers to what that no longer has. So where there is such a
-/// tree the usual mode checks, and an error that it doesn't name is none.
+/// The original mode of btrfs-progs 6.2 reports "errors in fs roots", without naming one, for some
+/// volumes with several snapshots that share leaves; its lowmem mode, `ubtrfs check` and the kernel
+/// find these clean. The lowmem mode begins in the root directory of a tree that is being dropped,
+/// by the kernel or by ubtrfs, and follows pointers to blocks that are already freed. So a volume
+/// with such a tree is checked in the original mode, and an error that it doesn't name is ignored.
 #[track_caller]
 pub fn assert_lowmem_check_clean(image: &Path) {
     let check = |mode: &str| run(command("btrfs", &["check", "--readonly", "--check-data-csum", mode]).arg(image));
@@ -25,7 +25,7 @@ pub fn assert_lowmem_check_clean(image: &Path) {
     assert_eq!(lines.clone().find(is_named), None, "{}", outcome.report());
 }
 
-/// Whether a deleted subvolume is gone in part.
+/// Returns whether a deleted subvolume is dropped in part.
 fn is_being_dropped(image: &Path) -> bool {
     let roots = run(command("btrfs", &["inspect-internal", "dump-tree", "-t", "root"]).arg(image)).ok().stdout;
     let mut is_deleted = false;

@@ -1,11 +1,11 @@
-//! New volumes in memory.
+//! Makes new volumes in memory.
 
 use std::os::unix::fs::FileExt;
 
 use ubtrfs_mkfs::MkfsOptions;
 use ubtrfs_volume::MemoryDevice;
 
-/// A device of `size` bytes with a new volume.
+/// Returns a device of `size` bytes with a new volume.
 pub fn new_volume(size: u64) -> MemoryDevice {
     let file = tempfile::tempfile().unwrap();
     file.set_len(size).unwrap();

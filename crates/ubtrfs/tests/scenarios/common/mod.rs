@@ -1,4 +1,4 @@
-//! What several scenarios need.
+//! Helpers that several scenarios share.
 
 pub mod failing;
 pub mod files;
@@ -13,7 +13,7 @@ pub mod script;
 pub mod tree;
 pub mod volumes;
 
-/// Bytes that differ from place to place, and with the seed.
+/// Returns bytes that depend on their offset and on the seed.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| (at.wrapping_mul(131).wrapping_add(seed * 977) >> 5) as u8).collect()
 }

@@ -1,4 +1,5 @@
-//! Devices that lose power together: after so many writes to any of them nothing arrives any more.
+//! Devices that lose power together: after so many writes to any of them, no write reaches any of
+//! them.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, WriteErro
 
 const EIO: i32 = 5;
 
-/// What the devices of a machine have in common.
+/// The power supply of several devices, which counts their writes.
 #[derive(Debug)]
 pub struct Power {
     writes: AtomicU64,
@@ -20,22 +21,22 @@ pub struct Power {
 }
 
 impl Power {
-    /// It never ends.
+    /// Returns a supply that never ends.
     pub fn endless() -> Arc<Self> {
         Arc::new(Self { writes: AtomicU64::new(0), end: AtomicU64::new(u64::MAX) })
     }
 
-    /// It ends after so many more writes.
+    /// Lets the supply end after so many more writes.
     pub fn end_after(&self, writes: u64) {
         self.end.store(self.writes() + writes, Ordering::SeqCst);
     }
 
-    /// Writes so far.
+    /// Returns the number of writes so far.
     pub fn writes(&self) -> u64 {
         self.writes.load(Ordering::SeqCst)
     }
 
-    /// Whether it has ended.
+    /// Returns whether the supply has ended.
     pub fn has_ended(&self) -> bool {
         self.writes() > self.end.load(Ordering::SeqCst)
     }
@@ -45,30 +46,32 @@ impl Power {
     }
 }
 
-/// A device that has a cache.
+/// A device with a write cache.
 #[derive(Debug)]
 pub struct PoweredDevice {
     power: Arc<Power>,
-    /// With all that was written.
+    /// The device with all that was written.
     seen: OverlayDevice,
-    /// With what was flushed.
+    /// The device with all that was flushed.
     durable: OverlayDevice,
     unflushed: Mutex<Vec<DeviceWrite>>,
 }
 
 impl PoweredDevice {
-    /// One that has what `start` has.
+    /// Makes a device with the content of `start`.
     pub fn new(power: &Arc<Power>, start: &OverlayDevice) -> Arc<Self> {
         let (seen, durable) = (start.fork(), start.fork());
         Arc::new(Self { power: Arc::clone(power), seen, durable, unflushed: Mutex::default() })
     }
 
-    /// What it has when the power is back: with what was in its cache, or without.
+    /// Returns what the device has when the power is back, with or without the content of its
+    /// cache.
     pub fn after_crash(&self, keeps_cache: bool) -> Arc<OverlayDevice> {
         Arc::new(if keeps_cache { self.seen.fork() } else { self.durable.fork() })
     }
 
-    /// The same, with those of the writes in its cache that it `keeps`.
+    /// Returns what the device has when the power is back, with those writes of its cache for which
+    /// `keeps` returns true.
     pub fn after_cut(&self, mut keeps: impl FnMut() -> bool) -> OverlayDevice {
         let left = self.durable.fork();
         let kept = self.unflushed.lock().iter().filter(|_| keeps()).cloned().collect();

@@ -1,4 +1,4 @@
-//! Subvolumes changed by lines of words, and what they hold afterwards.
+//! Changes subvolumes by scripts, and walks what they hold afterwards.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,14 +7,14 @@ use ubtrfs_format::items::{FileType, InodeFlags, Timespec};
 use ubtrfs_format::{DirIndex, Ino, TreeId};
 use ubtrfs_random::Rng;
 
-/// What a file is, without its names and times.
+/// What a file is apart from its names and times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facets {
     pub mode: u32,
     pub owner: (u32, u32),
     pub flags: u64,
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Of a file, what it holds; of a symlink, where it leads.
+    /// The content of a file, or the target of a symlink.
     pub content: Vec<u8>,
 }
 
@@ -55,7 +55,7 @@ fn facets(fs: &Filesystem, is: &Attributes) -> Facets {
     }
 }
 
-/// All that is in a subvolume, by a walk.
+/// Returns all inodes of a subvolume, by a walk.
 pub fn walk(fs: &Filesystem, subvolume: TreeId) -> BTreeMap<Ino, Found> {
     let mut all: BTreeMap<Ino, Found> = BTreeMap::new();
     let root = InodeId::new(subvolume, Ino::ROOT_DIR);
@@ -79,7 +79,7 @@ pub fn walk(fs: &Filesystem, subvolume: TreeId) -> BTreeMap<Ino, Found> {
     all
 }
 
-/// The files of a walk by their paths, and the paths that are one file.
+/// The files of a walk by their paths; all paths of a file are in one set.
 pub type Tree = BTreeMap<BTreeSet<String>, Facets>;
 
 pub fn tree(walked: &BTreeMap<Ino, Found>) -> Tree {
@@ -95,13 +95,13 @@ fn find(fs: &Filesystem, subvolume: TreeId, path: &str) -> InodeId {
     at
 }
 
-/// The directory and the name that a path ends with.
+/// Returns the directory of a path, and its last name.
 fn split<'a>(fs: &Filesystem, subvolume: TreeId, path: &'a str) -> (InodeId, &'a [u8]) {
     let (dir, name) = path.rsplit_once('/').unwrap_or((".", path));
     (find(fs, subvolume, dir), name.as_bytes())
 }
 
-/// Does what each line of a script says.
+/// Performs each step of a script.
 pub fn run(fs: &Filesystem, subvolume: TreeId, script: &str) {
     for line in script.split(';').map(str::trim).filter(|line| !line.is_empty()) {
         let words: Vec<_> = line.split(' ').collect();
@@ -135,7 +135,7 @@ fn step(fs: &Filesystem, subvolume: TreeId, words: &[&str]) {
             make(path, NewInode { mode: 0o120_777, symlink_target, ..NewInode::default() });
         }
         ["node", path] => make(path, NewInode { mode: 0o020_600, rdev: 0x103, ..NewInode::default() }),
-        // The content of a seed, at an offset.
+        // Writes the bytes that follow from the seed, at an offset.
         ["write", path, seed, offset, len] => {
             let bytes = Rng::new(number(seed)).noise(number(len) as usize);
             assert_eq!(

@@ -1,4 +1,4 @@
-//! A snapshot of a volume in memory, path by path, made through the library.
+//! Records a volume in memory, path by path, through the library.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use ubtrfs_format::items::{FileType, Timespec};
 use ubtrfs_testkit::content::Digester;
 use ubtrfs_testkit::walk::{Entry, Kind, Tree};
 
-/// Everything below the mounted subvolume's root.
+/// Returns everything below the mounted subvolume's root.
 pub fn tree_of(fs: &Filesystem) -> Tree {
     let mut tree = Tree::default();
     let mut names: BTreeMap<InodeId, BTreeSet<Vec<u8>>> = BTreeMap::new();
@@ -90,7 +90,7 @@ fn content_of(fs: &Filesystem, id: InodeId, size: u64) -> Content {
     (Some(digester.finish()), Some(ranges))
 }
 
-/// Units of 512 bytes that the files of a tree take, by path.
+/// Returns the units of 512 bytes that the files of a tree take, by path.
 pub fn blocks_of(fs: &Filesystem, tree: &Tree) -> BTreeMap<Vec<u8>, u64> {
     let files = tree.entries.iter().filter(|(_, entry)| entry.kind == Kind::File);
     files

@@ -29,7 +29,7 @@ pub fn volume(devices: usize, data: Profile, metadata: Profile) -> Vec<OverlayDe
     blank
 }
 
-/// What one device of a mirror has.
+/// Opens a volume with one device of a mirror alone.
 pub fn alone(device: &Arc<OverlayDevice>) -> Arc<Filesystem> {
     let volume = Volume::open_degraded(vec![device.clone()], OpenOptions::default()).unwrap();
     Filesystem::open(Arc::new(volume), Options { background_commits: false, ..Options::default() }).unwrap()
