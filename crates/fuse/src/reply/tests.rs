@@ -1,4 +1,4 @@
-//! What replies look like, and that each request gets one.
+//! Tests of the form of replies, and that each request gets one.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::abi::{messages::Dirent, opcode as op};
 use crate::filesystem::Filesystem;
 use crate::request::Form;
 
-/// Keeps what is sent: number, error, bytes.
+/// Keeps the replies that are sent: number, error, bytes.
 #[derive(Default)]
 struct Sent(Mutex<Vec<(u64, i32, Vec<u8>)>>);
 
