@@ -342,7 +342,7 @@ impl Shared {
         self.ended.lock().get_or_insert_with(end).clone()
     }
 
-    /// Whether the last commit has been requested.
+    /// Returns whether the last commit has been requested.
     pub fn is_ending(&self) -> bool {
         self.ending.load(Ordering::Acquire)
     }
