@@ -38,8 +38,8 @@ pub struct Attributes {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Of a device node: its device, in the kernel's 32-bit encoding
-    /// (`(major << 8 | minor & 0xff) | (minor & !0xff) << 12`).
+    /// The device of a device node, in the kernel's 32-bit encoding (`(major << 8 | minor & 0xff) |
+    /// (minor & !0xff) << 12`).
     pub rdev: u32,
     /// Preferred unit of I/O in bytes.
     pub blksize: u32,

@@ -151,8 +151,8 @@ pub trait Filesystem: Send + Sync {
         reply.statfs(&crate::attributes::StatFs { block_size: 4096, name_length: 255, ..Default::default() });
     }
 
-    /// The last user of an OPEN's handle has closed it. No program sees the answer. The default
-    /// does nothing.
+    /// Called when the last user of an OPEN's handle has closed it. No program sees the answer. The
+    /// default does nothing.
     fn release(&self, caller: &Caller<'_>, node: u64, what: &Release, reply: ReplyEmpty) {
         reply.ok();
     }
@@ -182,7 +182,7 @@ pub trait Filesystem: Send + Sync {
         reply.error(Errno::NOSYS);
     }
 
-    /// A file descriptor is being closed.
+    /// Called when a file descriptor is closed.
     fn flush(&self, caller: &Caller<'_>, node: u64, handle: u64, lock_owner: u64, reply: ReplyEmpty) {
         reply.error(Errno::NOSYS);
     }
@@ -204,7 +204,7 @@ pub trait Filesystem: Send + Sync {
         reply.error(Errno::NOSYS);
     }
 
-    /// The last user of an OPENDIR's handle has closed it. The default does nothing.
+    /// Called when the last user of an OPENDIR's handle has closed it. The default does nothing.
     fn releasedir(&self, caller: &Caller<'_>, node: u64, what: &Release, reply: ReplyEmpty) {
         reply.ok();
     }

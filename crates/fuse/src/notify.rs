@@ -77,8 +77,8 @@ impl Notifier {
         }
     }
 
-    /// Attributes and cached data of `node` are stale: the data from `offset` on, `length` bytes
-    /// (zero: to the end).
+    /// Invalidates the attributes and cached data of `node`: `length` bytes from `offset` on (zero:
+    /// to the end).
     pub fn inval_inode(&self, node: u64, offset: u64, length: u64) -> Result<(), Errno> {
         let out = InvalInodeOut {
             ino: node,
@@ -88,14 +88,14 @@ impl Notifier {
         self.send(notify::INVAL_INODE, &[out.as_bytes()])
     }
 
-    /// Attributes of `node` are stale, its data isn't.
+    /// Invalidates the attributes of `node`, but not its data.
     pub fn inval_attributes(&self, node: u64) -> Result<(), Errno> {
         let out = InvalInodeOut { ino: node, off: -1, len: 0 };
         self.send(notify::INVAL_INODE, &[out.as_bytes()])
     }
 
-    /// The cached entry of `name` in `parent`, also a negative one, is stale, and so are the
-    /// attributes of `parent`.
+    /// Invalidates the cached entry of `name` in `parent`, also a negative one, and the attributes
+    /// of `parent`.
     pub fn inval_entry(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
         self.entry(parent, name, 0)
     }
@@ -106,13 +106,13 @@ impl Notifier {
         self.entry(parent, name, EXPIRE_ONLY)
     }
 
-    /// `name` of `child` in `parent` was deleted.
+    /// Tells the kernel that the entry `name` of `child` in `parent` was deleted.
     pub fn delete(&self, parent: u64, child: u64, name: &[u8]) -> Result<(), Errno> {
         let out = DeleteOut { parent, child, namelen: name.len() as u32, padding: 0 };
         self.send(notify::DELETE, &[out.as_bytes(), name, &[0]])
     }
 
-    /// All cached names are stale (kernels of FUSE 7.44 and later; EINVAL before).
+    /// Invalidates all cached names (kernels of FUSE 7.44 and later; EINVAL before).
     pub fn inval_all_entries(&self) -> Result<(), Errno> {
         self.send(notify::INC_EPOCH, &[])
     }

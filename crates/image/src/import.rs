@@ -213,8 +213,8 @@ impl Import<'_, '_> {
 
     /// The directory of these names, as the walk finds it.
     ///
-    /// The names of a layer of an OCI image go through symbolic links of layers below, as container
-    /// tools have it; the root of each link is the directory that is imported to.
+    /// The names of a layer of an OCI image go through symbolic links of layers below, as with
+    /// container tools; the root of each link is the directory that is imported to.
     fn walk(&mut self, names: &[&[u8]], shown: &Path, how: Walk) -> Result<Option<InodeId>> {
         let mut dir = self.root;
         let mut above = Vec::new();

@@ -95,7 +95,8 @@ impl Counters {
         self.by_name(|cell| &cell.requests)
     }
 
-    /// Nanoseconds that serving them took, without the work of other threads for them.
+    /// The nanoseconds that serving the requests of each kind took, without the work of other
+    /// threads for them.
     pub(crate) fn nanos(&self) -> BTreeMap<String, u64> {
         self.by_name(|cell| &cell.nanos)
     }

@@ -31,7 +31,7 @@ const LEVEL: usize = 29;
 /// Algorithms by their numbers from 1 on; 0 also means the first.
 const ALGORITHMS: [Compression; 3] = [Compression::Zlib, Compression::Lzo, Compression::Zstd];
 
-/// Reads the argument of [`DEFRAG_RANGE`]. `EINVAL` where it makes no sense.
+/// Reads the argument of [`DEFRAG_RANGE`]. `EINVAL` if it makes no sense.
 pub(crate) fn parse(data: &[u8]) -> Result<Defragmentation, Errno> {
     data.first_chunk().ok_or(Errno::INVAL).and_then(decode)
 }

@@ -125,7 +125,7 @@ ioctls! {
     Sync = SYNC, Anyone, Nothing, Long(None);
     StartSync = START_SYNC, Anyone, Nothing, Long(None);
     WaitSync = WAIT_SYNC, Anyone, Nothing, Long(None);
-    // The volume. Trees hold all files, those that the caller may not see too.
+    // The volume. Trees hold all files, also those that the caller may not see.
     Trim = FITRIM, Administrator, Nothing, Slow;
     TreeSearch = TREE_SEARCH, Administrator, Nothing, Slow;
     FsInfo = FS_INFO, Anyone, Nothing, Slow;

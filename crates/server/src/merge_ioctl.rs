@@ -61,7 +61,7 @@ impl Merge {
         argument
     }
 
-    /// Reads the argument of [`MERGE`]. `EINVAL` where it makes no sense.
+    /// Reads the argument of [`MERGE`]. `EINVAL` if it makes no sense.
     pub(crate) fn parse(data: &[u8]) -> Result<Self, Errno> {
         Self::of(data).ok_or(Errno::INVAL)
     }

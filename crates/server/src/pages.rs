@@ -28,7 +28,8 @@ impl Shared {
     }
 
     /// Has the kernel write back the dirty pages of all files that it has some of, in any process's
-    /// mapping, and drop them. Counts the files in `done`. Not for the threads that serve requests.
+    /// mapping, and drop them. Counts the files in `done`. Threads that serve requests must not
+    /// call this.
     ///
     /// Directories are left out: a process that lists one may lock its pages without a limit.
     pub fn take_pages(&self, done: &AtomicU64) {
@@ -48,8 +49,8 @@ impl Shared {
             .map(|id| self.numbers.node(id))
     }
 
-    /// Has the kernel write back the dirty pages of a subvolume's files, and drop them. Not for the
-    /// threads that serve requests.
+    /// Has the kernel write back the dirty pages of a subvolume's files, and drop them. Threads
+    /// that serve requests must not call this.
     pub(crate) fn take_pages_of(&self, subvolume: TreeId) {
         for (node, _) in self.files_of(subvolume) {
             self.invalidate_pages(node);
@@ -68,7 +69,7 @@ impl Shared {
 
     /// Has the kernel write back the dirty pages of a subvolume's files. It keeps them, if `open`,
     /// a directory of the mount, may be used to open files by their handles. Otherwise it drops
-    /// them, too. Not for the threads that serve requests.
+    /// them, too. Threads that serve requests must not call this.
     pub(crate) fn write_pages_of(&self, subvolume: TreeId, open: impl AsFd) {
         let mut open = kernel_pages::reopen(open).ok().filter(|_| kernel_pages::waits_for_writeback());
         for (node, generation) in self.files_of(subvolume) {

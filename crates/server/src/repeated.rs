@@ -28,9 +28,8 @@ impl Repeated {
         Self(Arc::new(Turns { state: Mutex::with_default(Rank::Repeated), changed: Condvar::new() }))
     }
 
-    /// Has `work` done after a pause, and again after each further pause as long as it returns that
-    /// there is more. The thread that does it is started by the first call, whose `work` is the one
-    /// that counts.
+    /// Has `work` done after a pause, and again after each further pause as long as it returns
+    /// true. The first call starts the thread, which always calls the `work` of that call.
     pub(crate) fn ask(
         &self,
         name: &str,

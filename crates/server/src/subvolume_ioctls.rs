@@ -51,7 +51,7 @@ pub(crate) enum SubvolumeIoctl {
     WaitSync(u64),
 }
 
-/// Flags of the arguments of version 2; the flag of a subvolume, too.
+/// Flags of the arguments of version 2. `READ_ONLY` is also the flag of a subvolume.
 pub(crate) const READ_ONLY: u64 = 1 << 1;
 const BY_ID: u64 = 1 << 4;
 

@@ -1,7 +1,7 @@
-//! Serves the ioctls about subvolumes: checks each request as the kernel's driver does (invariant
-//! 27), executes it, and invalidates the kernel's caches.
+//! Serves the ioctls about subvolumes: checks each as the kernel's driver does (invariant 27),
+//! executes it, and invalidates the kernel's caches.
 //!
-//! Making one waits for a commit, and a snapshot before that for the dirty pages of its source.
+//! Making a subvolume waits for a commit; a snapshot first waits for the dirty pages of its source.
 //! Names are invalidated before a request is answered, so that the caller finds what it made. The
 //! kernel takes the directory's lock for that, so no request waits for it for long
 //! (`changed_names`).

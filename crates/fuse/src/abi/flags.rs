@@ -127,7 +127,7 @@ bitflags! {
         const COMPAT_X32 = 1 << 5;
     }
 
-    /// Which fields of a SETATTR count (`FATTR_*`).
+    /// Which fields of a SETATTR are valid (`FATTR_*`).
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
     pub struct SetAttrValid: u32 {
         /// The mode.

@@ -1,4 +1,4 @@
-//! Mounting without root, by the set-user-id program `fusermount3`.
+//! Mounts without root, by the set-user-id program `fusermount3`.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;

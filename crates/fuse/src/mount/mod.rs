@@ -151,8 +151,8 @@ impl Mount {
         self.how.kind
     }
 
-    /// What the mount table shows as the source: the block device (of an image, its loop device),
-    /// the URI or the name.
+    /// The source in the mount table: the block device (for an image, its loop device), the URI or
+    /// the name.
     pub fn source(&self) -> &str {
         &self.how.source
     }

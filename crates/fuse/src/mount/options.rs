@@ -45,7 +45,8 @@ pub struct MountOptions {
     /// What the mount table shows as the source of a plain `fuse` mount. If it is empty, the name
     /// comes from [`source`](Self::source).
     pub name: String,
-    /// What follows the type's dot in the mount table, as in `fuse.ubtrfs`; may be empty.
+    /// The subtype behind the dot of the type in the mount table, as in `fuse.ubtrfs`; may be
+    /// empty.
     pub subtype: String,
     /// Nothing can be changed.
     pub read_only: bool,

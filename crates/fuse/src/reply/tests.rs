@@ -157,7 +157,7 @@ impl Filesystem for Nothing {}
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever arrives gets one answer, or none if it is of the kind that has none.
+    /// Each message gets one answer, or none if its kind has none.
     #[test]
     fn each_message_gets_one_answer(
         opcode in prop_oneof![0u32..56, any::<u32>()],

@@ -233,7 +233,7 @@ pub struct Read {
     pub offset: u64,
     /// How many bytes at most.
     pub size: u32,
-    /// Of the open file.
+    /// The flags of the open file.
     pub flags: OFlags,
     /// The lock owner, if it is valid.
     pub lock_owner: Option<u64>,
@@ -244,11 +244,11 @@ pub struct Read {
 pub struct Write<'a> {
     /// The handle of OPEN; zero if that was answered ENOSYS.
     pub handle: u64,
-    /// To where.
+    /// The offset to write to, in bytes.
     pub offset: u64,
-    /// What. Valid until the method returns.
+    /// The bytes to write, which are valid until the method returns.
     pub data: &'a [u8],
-    /// Of the open file.
+    /// The flags of the open file.
     pub flags: OFlags,
     /// Flags: the data comes from the page cache, set-id bits are to be cleared.
     pub write_flags: WriteFlags,
@@ -261,7 +261,7 @@ pub struct Write<'a> {
 pub struct Release {
     /// The handle of OPEN or OPENDIR.
     pub handle: u64,
-    /// Of the open file.
+    /// The flags of the open file.
     pub flags: OFlags,
     /// Flush too.
     pub flush: bool,
@@ -326,11 +326,11 @@ impl Ioctl<'_> {
 pub struct Fallocate {
     /// The handle of OPEN.
     pub handle: u64,
-    /// From where.
+    /// The offset at which to begin, in bytes.
     pub offset: u64,
-    /// How much.
+    /// The length in bytes.
     pub length: u64,
-    /// How.
+    /// The mode.
     pub mode: FallocateFlags,
 }
 
@@ -348,7 +348,7 @@ pub enum Seek {
 pub struct Lseek {
     /// The handle of OPEN.
     pub handle: u64,
-    /// From where.
+    /// The offset at which to begin, in bytes.
     pub offset: u64,
     /// What to search for.
     pub whence: Seek,
@@ -359,15 +359,15 @@ pub struct Lseek {
 pub struct CopyFileRange {
     /// The handle of OPEN for the source, which is the inode of the request.
     pub handle_in: u64,
-    /// From where.
+    /// The offset at which to begin, in bytes.
     pub offset_in: u64,
     /// The target.
     pub node_out: u64,
     /// The handle of OPEN for the target.
     pub handle_out: u64,
-    /// To where.
+    /// The offset to write to, in bytes.
     pub offset_out: u64,
-    /// How much at most.
+    /// The most bytes to copy.
     pub length: u64,
     /// Whether the reply has 64 bits for the length. If not, at most `u32::MAX` bytes must be
     /// copied.
