@@ -48,8 +48,8 @@ pub fn mount_of(asked: &Asked<'_>) -> Option<CallerMount> {
 }
 
 /// The descriptors of the file that the caller may have meant, each opened again by this process
-/// with `O_PATH`, which sends the filesystem no request and keeps the mount. `None` if the caller's
-/// descriptors can't be seen.
+/// with `O_PATH`, which sends the filesystem no request and stays on the same mount. `None` if the
+/// caller's descriptors can't be seen.
 fn descriptors(asked: &Asked<'_>) -> Option<Vec<OwnedFd>> {
     let open = |number: &str| -> Option<OwnedFd> {
         let link = format!("/proc/{}/fd/{number}", asked.pid);

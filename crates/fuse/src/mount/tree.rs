@@ -1,7 +1,7 @@
-//! Mounts of directories of a filesystem, such as subvolumes, as the kernel's own file systems have
-//! them: the whole filesystem is mounted nowhere in the tree, and a directory of it is mounted at
-//! the mount point. There is one file system in the kernel, and so one cache, however many of its
-//! directories are mounted, and by however many processes. It ends with the last of these mounts.
+//! Mounts of single directories of a filesystem, as the kernel's own file systems have them: the
+//! whole filesystem is mounted nowhere in the tree, and a directory of it is mounted at the mount
+//! point. There is one file system in the kernel, and so one cache, however many of its directories
+//! are mounted, and by however many processes. It ends with the last of these mounts.
 
 use std::ffi::OsStr;
 use std::fs::File;
