@@ -1,5 +1,5 @@
-//! Which ranges of a file changed: by the extents on either side, whatever items these are divided
-//! into.
+//! Finds the ranges of a file that changed, by the extents on either side, regardless of how these
+//! are divided into items.
 
 use std::ops::Range;
 
@@ -10,13 +10,13 @@ use ubtrfs_tree::Item;
 
 use crate::file::{ChangedContent, Content};
 
-/// Where the content of a range is. Ranges with equal sources have equal content.
+/// The source of the content of a range. Ranges with equal sources have equal content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Source {
-    /// In an extent: its address, and where in the (unpacked) extent the file's first byte would
-    /// be.
+    /// An extent: its logical address, and the offset in the (decompressed) extent at which the
+    /// file's first byte would be.
     Extent { bytenr: Logical, origin: u64, compression: Compression, prealloc: bool },
-    /// In the item itself.
+    /// The item itself.
     Inline { bytes: Vec<u8>, compression: Compression },
 }
 
@@ -29,7 +29,7 @@ impl Source {
     }
 }
 
-/// A range of a file that is no hole.
+/// A range of a file other than a hole.
 #[derive(Clone, Debug)]
 pub(crate) struct Piece {
     range: Range<u64>,
@@ -62,25 +62,26 @@ impl Piece {
     }
 }
 
-/// Compares the extents of a file. Items that both sides have alike need not be given, for nothing
-/// else covers their ranges on either side.
+/// Compares the extents of a file. Items that are the same on both sides need not be added, since
+/// nothing else covers their ranges on either side.
 pub(crate) struct ContentChanges {
     old: Side,
     new: Side,
-    /// Up to here all is known.
+    /// The offset up to which all has been compared.
     settled: u64,
     changes: Vec<ChangedContent>,
 }
 
 /// The file in one of the subvolumes.
 struct Side {
-    /// Extents end with whole sectors; what is behind the file's end is no content.
+    /// The size of the file. Extents end at whole sectors, and what is behind the file's end is no
+    /// content.
     size: u64,
     piece: Option<Piece>,
 }
 
 impl Side {
-    /// What is at an offset, and where that may end.
+    /// The source of the content at an offset, and the offset at which it may end.
     fn at(&self, offset: u64) -> (Option<&Source>, u64) {
         let (source, end) = match self.piece.as_ref().filter(|piece| piece.range.end > offset) {
             None => (None, u64::MAX),
@@ -99,32 +100,32 @@ impl Side {
 }
 
 impl ContentChanges {
-    /// Begins with the sizes of both.
+    /// Begins the comparison of two files of these sizes.
     pub(crate) fn new(old_size: u64, new_size: u64) -> Self {
         let side = |size| Side { size, piece: None };
         Self { old: side(old_size), new: side(new_size), settled: 0, changes: Vec::new() }
     }
 
-    /// Adds what items at `offset` hold, which is not below that of an earlier call.
+    /// Adds the pieces of items at `offset`, which must not be below that of an earlier call.
     pub(crate) fn add(&mut self, offset: u64, old: Option<Piece>, new: Option<Piece>) {
         self.settle(offset);
-        // Only in damaged volumes two pieces overlap: then the later one counts.
+        // Pieces overlap only in damaged volumes; then the later one applies.
         self.old.piece = old.or_else(|| self.old.piece.take());
         self.new.piece = new.or_else(|| self.new.piece.take());
     }
 
-    /// The bytes of memory that these take.
+    /// The bytes of memory that the changes take.
     pub(crate) fn memory(&self) -> usize {
         self.changes.len() * size_of::<ChangedContent>()
     }
 
-    /// All changes.
+    /// Returns all changes.
     pub(crate) fn finish(mut self) -> Vec<ChangedContent> {
         self.settle(u64::MAX);
         self.changes
     }
 
-    /// Compares what is before `end`: nothing more will be added there.
+    /// Compares the ranges before `end`, where nothing more will be added.
     fn settle(&mut self, end: u64) {
         while self.settled < end {
             let at = self.settled;
@@ -142,7 +143,7 @@ impl ContentChanges {
     }
 }
 
-/// Adds a range behind the others, to the last one if it continues that.
+/// Adds a range behind the others, and joins it to the last one if it continues that.
 pub(crate) fn extend(changes: &mut Vec<ChangedContent>, change: ChangedContent) {
     match changes.last_mut() {
         Some(last) if last.range.end == change.range.start && (last.old, last.new) == (change.old, change.new) => {

@@ -1,21 +1,21 @@
-//! What is shown of a file.
+//! The description of a change of a file.
 
 use std::ops::Range;
 
 use ubtrfs_format::items::{FileType, InodeItem};
 use ubtrfs_format::{Ino, TreeId};
 
-/// A file, directory or other inode that two subvolumes don't have alike.
+/// A file, directory or other inode that differs between two subvolumes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileChange {
-    /// The inode's number. One that another inode has got since is shown twice: as removed, and as
-    /// made.
+    /// The inode's number. If another inode has got the number since, there are two changes of it:
+    /// one removed and one made.
     pub ino: Ino,
-    /// What became of it.
+    /// What happened to it.
     pub what: WhatChanged,
     /// Its type.
     pub file_type: FileType,
-    /// Its attributes in the old subvolume, if it was there and that is known.
+    /// Its attributes in the old subvolume, if it was there and they are known.
     pub old: Option<InodeItem>,
     /// Its attributes in the new subvolume, if it is there.
     pub new: Option<InodeItem>,
@@ -23,24 +23,25 @@ pub struct FileChange {
     pub old_names: Vec<FileName>,
     /// All its names in the new subvolume.
     pub new_names: Vec<FileName>,
-    /// Names that it has only in the old subvolume. One of them and one of the added is a rename.
-    /// Whatever is in a directory keeps its name when the directory is renamed, and is not shown
-    /// for that.
+    /// Names that it has only in the old subvolume. One of these together with an added name is a
+    /// rename. If a directory is renamed, the inodes in it keep their names, and are not shown for
+    /// that.
     pub names_removed: Vec<FileName>,
     /// Names that it has only in the new subvolume.
     pub names_added: Vec<FileName>,
-    /// The attributes that changed; like what follows, only of an inode that both subvolumes have.
+    /// The attributes that changed. Like the fields below, this is only set for an inode that both
+    /// subvolumes have.
     pub attributes: Vec<ChangedAttribute>,
     /// The xattrs that changed, by name.
     pub xattrs: Vec<ChangedXattr>,
-    /// The ranges of the content that changed, ascending: those whose extents are not the same.
-    /// What was overwritten with equal bytes counts as changed.
+    /// The ranges of the content that changed, ascending: those whose extents differ. Ranges that
+    /// were overwritten with equal bytes count as changed.
     pub content: Vec<ChangedContent>,
-    /// Of a directory, entries of subvolumes that are in one of both only.
+    /// Entries of subvolumes that are only in the old or only in the new directory.
     pub subvolumes: Vec<ChangedSubvolume>,
 }
 
-/// What became of an inode.
+/// What happened to an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhatChanged {
     /// Only the new subvolume has it.
@@ -56,28 +57,28 @@ pub enum WhatChanged {
 pub struct FileName {
     /// The directory.
     pub parent: Ino,
-    /// The name in it; empty of the root directory.
+    /// The name in it; empty for the root directory.
     pub name: Vec<u8>,
-    /// The path from the root directory of the subvolume, without a slash at the beginning; empty
-    /// of the root directory.
+    /// The path from the root directory of the subvolume, without a leading slash; empty for the
+    /// root directory.
     pub path: Vec<u8>,
 }
 
 impl FileName {
-    /// The entry, wherever its directory is.
+    /// The entry, regardless of the path of its directory.
     pub(crate) fn entry(&self) -> (Ino, &[u8]) {
         (self.parent, &self.name)
     }
 }
 
-/// An attribute of an inode. The number of its names is none: the names tell it.
+/// An attribute of an inode. The link count is none of them, since the names show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangedAttribute {
     /// The permissions.
     Mode,
     /// The owner or the group.
     Owner,
-    /// The bytes of content; of a directory, it changes with its entries.
+    /// The size in bytes. That of a directory changes with its entries.
     Size,
     /// The device number of a device node.
     Device,
@@ -85,9 +86,9 @@ pub enum ChangedAttribute {
     Flags,
     /// The time of the last access.
     AccessTime,
-    /// The time of the last change of the content; of a directory, of its entries.
+    /// The time of the last change of the content, or of a directory's entries.
     ModificationTime,
-    /// The time of the last change of anything.
+    /// The time of the last change of the inode.
     ChangeTime,
     /// The time of creation.
     CreationTime,
@@ -98,7 +99,7 @@ pub enum ChangedAttribute {
 pub struct ChangedXattr {
     /// Its name.
     pub name: Vec<u8>,
-    /// Its old value; `None` if there was none, or if that is not known.
+    /// Its old value; `None` if there was none, or if it is not known.
     pub old: Option<Vec<u8>>,
     /// Its new value, if it has one.
     pub new: Option<Vec<u8>>,
@@ -109,36 +110,36 @@ pub struct ChangedXattr {
 pub struct ChangedContent {
     /// The range, in bytes.
     pub range: Range<u64>,
-    /// What was there, if that is known.
+    /// What the range had, if that is known.
     pub old: Option<Content>,
-    /// What is there.
+    /// What the range has.
     pub new: Content,
 }
 
-/// What a range of a file holds.
+/// The kind of content of a range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Nothing: zeroes, or what is behind the end of the file.
+    /// A hole, which reads as zeroes, or a range behind the end of the file.
     Hole,
-    /// Reserved space that reads as zeroes, perhaps behind the end of the file.
+    /// Preallocated space, which reads as zeroes, and may be behind the end of the file.
     Prealloc,
     /// Data.
     Data,
 }
 
-/// An entry of a subvolume.
+/// A change of the entry of a subvolume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangedSubvolume {
     /// Its name.
     pub name: Vec<u8>,
-    /// The subvolume in the old one's entry.
+    /// The subvolume of the old entry.
     pub old: Option<TreeId>,
-    /// The subvolume in the new one's entry.
+    /// The subvolume of the new entry.
     pub new: Option<TreeId>,
 }
 
 impl FileChange {
-    /// A change of which only this is known yet.
+    /// Returns a change of which only this is known yet.
     pub(crate) fn new(ino: Ino, what: WhatChanged, old: Option<InodeItem>, new: Option<InodeItem>) -> Self {
         let mode = new.or(old).map_or(0, |item| item.mode);
         Self {
@@ -158,7 +159,7 @@ impl FileChange {
         }
     }
 
-    /// Whether there is nothing to show.
+    /// Returns whether there is nothing to show.
     pub(crate) fn is_empty(&self) -> bool {
         self.what == WhatChanged::Changed
             && self.names_removed.is_empty()
@@ -170,7 +171,7 @@ impl FileChange {
     }
 }
 
-/// The attributes that are not the same.
+/// The attributes that differ.
 pub(crate) fn changed_attributes(old: &InodeItem, new: &InodeItem) -> Vec<ChangedAttribute> {
     let differ = [
         (ChangedAttribute::Mode, old.mode != new.mode),

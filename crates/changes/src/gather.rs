@@ -1,4 +1,4 @@
-//! The items of one inode that two subvolumes don't have alike.
+//! Gathers the items of an inode that differ between two subvolumes.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::file::{ChangedSubvolume, ChangedXattr, FileChange, FileName, WhatChan
 use crate::limits::{self, Budget, MAX_CHANGE};
 use crate::paths::Names;
 
-/// What is known of an inode that differs.
+/// What has been gathered of an inode that differs.
 pub(crate) struct Gathered {
     pub(crate) ino: Ino,
     old: Option<InodeItem>,
@@ -21,7 +21,7 @@ pub(crate) struct Gathered {
     xattrs: Vec<ChangedXattr>,
     subvolumes: Vec<ChangedSubvolume>,
     content: ContentChanges,
-    /// What xattrs and entries of subvolumes may still take.
+    /// How much memory xattrs and entries of subvolumes may still take.
     room: Budget,
 }
 
@@ -33,7 +33,7 @@ impl Gathered {
         let (old, new) = if first.key.item_type == ItemType::INODE_ITEM {
             (parsed(first.old.as_ref())?, parsed(first.new.as_ref())?)
         } else {
-            // It is the same in both.
+            // The inode item is the same in both.
             let item = new_tree.get(&Key::new(ino.0, ItemType::INODE_ITEM, 0))?;
             let item = parsed(item.as_ref())?;
             (item, item)
@@ -44,15 +44,16 @@ impl Gathered {
         Ok(Self { ino, old, new, xattrs: Vec::new(), subvolumes: Vec::new(), content, room })
     }
 
-    /// The inode's attributes in both, if it is in both: a number that another inode has got since
-    /// is not.
+    /// The inode's attributes in both subvolumes, if both have it. Another inode that has got the
+    /// number since is not the same.
     fn in_both(&self) -> Option<(&InodeItem, &InodeItem)> {
         let (old, new) = (self.old.as_ref()?, self.new.as_ref()?);
         let is_same = old.generation == new.generation && old.mode & S_IFMT == new.mode & S_IFMT;
         is_same.then_some((old, new))
     }
 
-    /// Takes in a difference. `E2BIG` if that is more than memory should hold of one inode.
+    /// Adds a difference. `E2BIG` if the inode's differences take more than [`MAX_CHANGE`] bytes of
+    /// memory.
     pub(crate) fn add(&mut self, difference: &Difference) -> Result<()> {
         if self.in_both().is_none() {
             return Ok(());
@@ -107,14 +108,14 @@ impl Gathered {
         Ok(())
     }
 
-    /// Shows what is gathered, if that is anything. Returns whether to go on.
+    /// Shows what was gathered, if anything. Returns whether to go on.
     pub(crate) fn show(
         mut self,
         old_names: &mut Names,
         new_names: &mut Names,
         visit: &mut dyn FnMut(FileChange) -> bool,
     ) -> Result<bool> {
-        // An inode without names was unlinked while it was open: it is in no directory.
+        // An inode without names was unlinked while it was open, and is in no directory.
         let old_names = if self.old.is_some() { old_names.of(self.ino)? } else { Vec::new() };
         let new_names = if self.new.is_some() { new_names.of(self.ino)? } else { Vec::new() };
         self.old = self.old.filter(|_| !old_names.is_empty());

@@ -1,8 +1,8 @@
-//! What two subvolumes don't have alike, file by file, and what changed in one since a commit.
+//! Finds the differences of two subvolumes, file by file, and the changes in one since a commit.
 //!
-//! The trees are compared by [`Tree::differences`](ubtrfs_tree::Tree::differences), which leaves
-//! out what they share. Items come in the order of inodes: what differs of one is gathered, and
-//! shown when the next begins.
+//! [`Tree::differences`](ubtrfs_tree::Tree::differences) compares the trees, and skips what they
+//! share. Items come in the order of inodes: the differences of an inode are gathered, and shown
+//! when the next inode begins.
 
 mod content;
 mod file;
@@ -23,18 +23,18 @@ use gather::Gathered;
 use paths::Names;
 use since::GatheredSince;
 
-/// Items of inodes.
+/// The keys of all items of inodes.
 fn inodes() -> std::ops::RangeInclusive<Key> {
     let first = Key::new(Ino::ROOT_DIR.0, ItemType::INODE_ITEM, 0);
     first..=Key::new(Ino::LAST_FREE.0, ItemType(u8::MAX), u64::MAX)
 }
 
-/// Shows every inode that two subvolumes don't have alike, in the order of their numbers, until
-/// `visit` returns false. Commits first, and compares what that committed.
+/// Shows every inode that differs between two subvolumes, in the order of their numbers, until
+/// `visit` returns false. Commits first, and compares the committed state.
 ///
-/// Tree nodes that both share are not read: of a snapshot and its source this costs what changed,
-/// not what is there. `ENOENT` if there is no such subvolume; `ESTALE` if one of them was changed
-/// or deleted meanwhile, and the state that was compared is no more.
+/// Tree nodes that both share are not read, so comparing a snapshot with its source takes time for
+/// what changed, not for what is there. `ENOENT` if there is no such subvolume; `ESTALE` if one of
+/// them was changed or deleted meanwhile, so that the compared state does not exist any more.
 pub fn changes(fs: &Filesystem, old: TreeId, new: TreeId, mut visit: impl FnMut(FileChange) -> bool) -> Result<()> {
     of_last_commit(fs, |commit| compare(commit, (old, new), &mut visit))
 }
@@ -42,8 +42,8 @@ pub fn changes(fs: &Filesystem, old: TreeId, new: TreeId, mut visit: impl FnMut(
 /// Shows every inode of a subvolume that the commit `generation` or a later one changed, until
 /// `visit` returns false. Commits first. Errors are those of [`changes`].
 ///
-/// Only what is there can be shown: no removed files, names and xattrs, no holes where data was,
-/// nothing of the old state. Which attributes changed is not known, and not listed.
+/// Only the present state can be shown: no removed files, names and xattrs, no holes where data
+/// was, nothing of the old state. The attributes that changed are not known, and not listed.
 pub fn changes_since(
     fs: &Filesystem,
     subvolume: TreeId,
@@ -57,13 +57,13 @@ fn of_last_commit(fs: &Filesystem, read: impl FnOnce(&KeptCommit) -> Result<()>)
     fs.durability().sync()?;
     let commit = fs.keep_commit();
     read(&commit).map_err(|error| match error {
-        // Later commits reuse the space of the nodes that an earlier one freed.
+        // Later commits reuse the space of nodes that were freed.
         Error::Tree(_) if fs.generation() != commit.generation() => Errno::STALE.into(),
         error => error,
     })
 }
 
-/// Shows every inode that two subvolumes don't have alike, until `visit` returns false.
+/// Shows every inode that differs between two subvolumes, until `visit` returns false.
 fn compare(commit: &KeptCommit, (old, new): (TreeId, TreeId), visit: &mut dyn FnMut(FileChange) -> bool) -> Result<()> {
     let (old, new) = (commit.subvolume(old)?, commit.subvolume(new)?);
     let (mut old_names, mut new_names) = (Names::new(old.clone()), Names::new(new.clone()));
@@ -89,7 +89,7 @@ fn compare(commit: &KeptCommit, (old, new): (TreeId, TreeId), visit: &mut dyn Fn
 }
 
 /// Shows every inode of a subvolume that this generation or a later one changed, as far as the tree
-/// tells, until `visit` returns false.
+/// shows, until `visit` returns false.
 fn since(
     commit: &KeptCommit,
     (id, generation): (TreeId, Generation),

@@ -1,18 +1,19 @@
-//! What the changes of one inode, and the names of all, may take. Only hostile volumes come near.
+//! Limits of the memory that the changes and the names of one inode may take. Only hostile volumes
+//! come near them.
 
 use ubtrfs_fs::{Errno, Result};
 
 use crate::file::{ChangedContent, ChangedSubvolume, ChangedXattr, FileChange, FileName};
 
-/// Bytes of memory that one inode's change may take. A range of content takes 24, so a file may
-/// have some ten million of them.
+/// The most bytes of memory of one inode's change. A range of content takes 24, so a file may have
+/// some ten million of them.
 pub(crate) const MAX_CHANGE: u64 = 256 << 20;
-/// Bytes of memory that one inode's names on one side may take, with their paths.
+/// The most bytes of memory of one inode's names on one side, with their paths.
 pub(crate) const MAX_NAMES: u64 = 64 << 20;
-/// What a string takes besides its bytes, roughly.
+/// Roughly the bytes of memory that a string takes besides its own.
 const STRING: usize = 40;
 
-/// Bytes that were counted, and how many there may be.
+/// The number of bytes that may still be taken.
 pub(crate) struct Budget(u64);
 
 impl Budget {
@@ -20,7 +21,7 @@ impl Budget {
         Self(most)
     }
 
-    /// Counts; `E2BIG` if that is too much.
+    /// Takes bytes from the budget. `E2BIG` if they exceed it.
     pub(crate) fn take(&mut self, bytes: usize) -> Result<()> {
         self.0 = self.0.checked_sub(bytes as u64).ok_or(Errno::TOOBIG)?;
         Ok(())

@@ -1,4 +1,4 @@
-//! Names and paths of the inodes of a subvolume, by their references to directories.
+//! Finds names and paths of the inodes of a subvolume, by their references to directories.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,32 +10,32 @@ use ubtrfs_tree::Snapshot;
 use crate::file::FileName;
 use crate::limits::{self, Budget};
 
-/// Bytes of directories' names that are remembered.
+/// The most bytes of directories' names that are remembered.
 const MAX_CACHED_PATHS: usize = 8 << 20;
-/// Bytes that the directories of one path may take there. Names have no such limit together as
-/// `PATH_MAX`, since a tree can be made step by step: this is one of memory.
+/// The most bytes that the directories of one path may take there. This limits memory: paths on a
+/// volume may be longer than `PATH_MAX`, since a tree can be made step by step.
 const MAX_PATH: usize = 4 << 20;
-/// What remembering a directory takes besides its name, roughly.
+/// Roughly the bytes that a remembered directory takes besides its name.
 const ENTRY: usize = 64;
-/// Paths up to this length are what programs can name at once.
+/// The length in bytes up to which programs can use a path in one call.
 const USUAL_PATH: usize = 4096;
-/// The bytes by which all paths together may exceed that: showing each inode below a few thousand
-/// directories with its path would have no end.
+/// The most bytes by which all paths together may exceed that length. Without a limit, showing each
+/// inode below a few thousand nested directories with its path would never end.
 const MAX_UNUSUAL: u64 = 4 << 30;
 
 /// The names in a subvolume.
 pub(crate) struct Names {
     tree: Snapshot,
-    /// Directories, each with the one that it is in and its name there.
+    /// Directories, each with its parent and its name there.
     remembered: HashMap<Ino, (Ino, Box<[u8]>)>,
-    /// Bytes that these take.
+    /// The bytes that these take.
     bytes: usize,
     /// The directory of the last name, with its path: the next name is often in it, too.
     last: (Ino, Vec<u8>),
     unusual: Budget,
 }
 
-/// An entry of a directory, as the inode has it.
+/// A reference of an inode to an entry of a directory.
 pub(crate) struct Reference {
     pub(crate) parent: Ino,
     pub(crate) index: DirIndex,
@@ -52,7 +52,7 @@ impl Names {
         &self.tree
     }
 
-    /// All names of an inode. `E2BIG` if they are more than memory should hold.
+    /// All names of an inode. `E2BIG` if they take too much memory.
     pub(crate) fn of(&mut self, ino: Ino) -> Result<Vec<FileName>> {
         let mut budget = Budget::new(limits::MAX_NAMES);
         let mut names = Vec::new();
@@ -79,7 +79,8 @@ impl Names {
         Ok(FileName { parent, name, path })
     }
 
-    /// The references of an inode to its directories. That of the root directory has an empty name.
+    /// The references of an inode to its directories. The reference of the root directory has an
+    /// empty name.
     pub(crate) fn references(&self, ino: Ino) -> Result<Vec<Reference>> {
         if ino == Ino::ROOT_DIR {
             return Ok(vec![Reference { parent: ino, index: DirIndex(0), name: Vec::new() }]);
@@ -97,7 +98,8 @@ impl Names {
         Ok(found)
     }
 
-    /// Where a directory is: the first of its references, for it has one only.
+    /// The parent of a directory and its name there: its first reference, since a directory has
+    /// only one.
     fn place(&mut self, ino: Ino) -> Result<(Ino, Box<[u8]>)> {
         if let Some(place) = self.remembered.get(&ino) {
             return Ok(place.clone());
@@ -148,7 +150,7 @@ impl Names {
     }
 }
 
-/// The items of an inode's references to its directories.
+/// The keys of an inode's references to its directories.
 fn reference_keys(ino: Ino) -> std::ops::RangeInclusive<Key> {
     Key::new(ino.0, ItemType::INODE_REF, 0)..=Key::new(ino.0, ItemType::INODE_EXTREF, u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! What the items of one inode tell of changes since a commit.
+//! Gathers the changes of an inode since a commit from its items.
 
 use ubtrfs_format::items::{FileExtent, InodeItem, dir_entries};
 use ubtrfs_format::{Generation, Ino, ItemType, Key, TreeId};
@@ -10,14 +10,14 @@ use crate::file::{ChangedContent, ChangedSubvolume, ChangedXattr, FileChange, Wh
 use crate::limits::{self, Budget, MAX_CHANGE, MAX_NAMES};
 use crate::paths::{Names, Reference};
 
-/// What is known of an inode, some of whose items are in leaves that were written since.
+/// What has been gathered of an inode of which some items are in leaves that were written since.
 pub(crate) struct GatheredSince {
     pub(crate) ino: Ino,
     generation: Generation,
     xattrs: Vec<ChangedXattr>,
     subvolumes: Vec<ChangedSubvolume>,
     extents: Vec<ChangedContent>,
-    /// What xattrs and entries of subvolumes may still take.
+    /// How much memory xattrs and entries of subvolumes may still take.
     room: Budget,
 }
 
@@ -27,8 +27,8 @@ impl GatheredSince {
         Self { ino, generation, xattrs: Vec::new(), subvolumes: Vec::new(), extents: Vec::new(), room }
     }
 
-    /// Takes in an item. Most are older than the leaf that they are in. `E2BIG` if that is more
-    /// than memory should hold of one inode.
+    /// Adds an item, if it is not older than the commit; most items are older than their leaf.
+    /// `E2BIG` if the inode's changes take more than [`MAX_CHANGE`] bytes of memory.
     pub(crate) fn add(&mut self, item: &Item) -> Result<()> {
         match item.key.item_type {
             ItemType::XATTR_ITEM => {
@@ -52,7 +52,7 @@ impl GatheredSince {
                 }
             }
             ItemType::EXTENT_DATA if FileExtent::parse(item)?.generation >= self.generation => {
-                // The end of the file is known when all is gathered.
+                // The end of the file is known only when all is gathered.
                 if let Some(piece) = Piece::of(item)? {
                     extend(&mut self.extents, ChangedContent { range: piece.range(), old: None, new: piece.content() });
                 }
@@ -65,7 +65,7 @@ impl GatheredSince {
         Ok(())
     }
 
-    /// Shows what is gathered, if the inode changed. Returns whether to go on.
+    /// Shows what was gathered, if the inode changed. Returns whether to go on.
     pub(crate) fn show(self, names: &mut Names, visit: &mut dyn FnMut(FileChange) -> bool) -> Result<bool> {
         let Some(item) = names.tree().get(&Key::new(self.ino.0, ItemType::INODE_ITEM, 0))? else { return Ok(true) };
         let item = InodeItem::parse(&item)?;
@@ -84,7 +84,7 @@ impl GatheredSince {
             }
             all.push(name);
         }
-        // An inode without names was unlinked while it was open: it is in no directory.
+        // An inode without names was unlinked while it was open, and is in no directory.
         if all.is_empty() {
             return Ok(true);
         }
@@ -106,7 +106,7 @@ impl GatheredSince {
         self.xattrs.is_empty() && self.subvolumes.is_empty() && self.extents.is_empty()
     }
 
-    /// Whether an entry was made since; that of the root directory is none.
+    /// Returns whether an entry was made since. The root directory has no entry.
     fn was_added(&self, names: &Names, reference: &Reference) -> Result<bool> {
         if self.ino == Ino::ROOT_DIR {
             return Ok(false);

@@ -1,5 +1,5 @@
-//! Chunks, block groups, device extents, devices and the superblock's totals: whether all say the
-//! same.
+//! Checks that chunks, block groups, device extents, devices and the superblock's totals are
+//! consistent.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,10 +12,10 @@ use crate::media::{Media, data_stripes};
 use crate::ranges::RangeSet;
 use crate::report::Faults;
 
-/// A device extent by device and address there.
+/// Device extents by device and physical address.
 type DeviceExtents = BTreeMap<(u64, u64), DevExtent>;
 
-/// What the chunk tree and the device tree hold.
+/// The items of the chunk tree and the device tree.
 #[derive(Default)]
 pub(crate) struct Layout {
     pub(crate) chunks: BTreeMap<u64, ChunkItem>,
@@ -28,7 +28,7 @@ fn chunk_place(start: u64) -> Location {
 }
 
 impl Layout {
-    /// Takes an item of the chunk tree in.
+    /// Adds an item of the chunk tree.
     pub(crate) fn take_chunk_item(&mut self, key: Key, data: &[u8]) {
         match key.item_type {
             ItemType::CHUNK_ITEM => {
@@ -45,7 +45,7 @@ impl Layout {
         }
     }
 
-    /// Takes an item of the device tree in.
+    /// Adds an item of the device tree.
     pub(crate) fn take_device_item(&mut self, key: Key, data: &[u8]) {
         if key.item_type == ItemType::DEV_EXTENT
             && let Ok(extent) = DevExtent::parse(data)
@@ -54,7 +54,7 @@ impl Layout {
         }
     }
 
-    /// Chunks among themselves, and the system chunks against the superblock's array.
+    /// Compares chunks with each other, and the system chunks with the superblock's array.
     pub(crate) fn judge_chunks(&self, superblock: &Superblock, faults: &mut Faults) {
         let mut last_end = 0;
         for (start, chunk) in &self.chunks {
@@ -81,7 +81,7 @@ impl Layout {
         }
     }
 
-    /// Chunks against block groups.
+    /// Compares chunks with block groups.
     pub(crate) fn judge_groups(&self, groups: &Groups, faults: &mut Faults) {
         for (start, chunk) in &self.chunks {
             let Some(group) = groups.starting(*start) else {
@@ -102,7 +102,7 @@ impl Layout {
         }
     }
 
-    /// Chunks against device extents, and those against devices.
+    /// Compares chunks with device extents, and these with devices.
     pub(crate) fn judge_devices(&self, media: &Media, faults: &mut Faults) {
         let mut unclaimed = self.extents.clone();
         for (start, chunk) in &self.chunks {
@@ -160,7 +160,7 @@ impl Layout {
         }
     }
 
-    /// The superblock's totals. `used` is `None` where extents could not all be read.
+    /// Checks the superblock's totals. `used` is `None` if not all extents could be read.
     pub(crate) fn judge_totals(&self, superblock: &Superblock, used: Option<u64>, faults: &mut Faults) {
         let total = self.devices.values().fold(0_u64, |sum, device| sum.saturating_add(device.total_bytes));
         let own = self.devices.get(&superblock.dev_item.devid.0);
@@ -182,7 +182,7 @@ impl Layout {
         }
     }
 
-    /// No extent may overlap a copy of a device's superblock.
+    /// Checks that no extent overlaps a copy of a device's superblock.
     pub(crate) fn judge_superblock_space(&self, used: &RangeSet, faults: &mut Faults) {
         for (start, chunk) in &self.chunks {
             let mut devices: Vec<u64> = chunk.stripes.iter().map(|stripe| stripe.devid.0).collect();
@@ -202,7 +202,7 @@ impl Layout {
     }
 }
 
-/// Block groups' counters against the extents in them.
+/// Compares the counters of block groups with the extents in them.
 pub(crate) fn judge_used(groups: &Groups, used: &RangeSet, faults: &mut Faults) {
     for group in &groups.list {
         let expected = used.len_within(group.start, group.end());

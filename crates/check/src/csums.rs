@@ -1,4 +1,4 @@
-//! The checksum tree, and data against it.
+//! Checks the csum tree, and compares data with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::ranges::RangeSet;
 use crate::report::{Faults, Progress};
 use crate::walk::Visitor;
 
-/// Which addresses have checksums.
+/// The logical addresses that have csums.
 pub(crate) struct Covered {
     checksum: ChecksumType,
     sector_size: u32,
@@ -25,7 +25,7 @@ impl Covered {
         Self { checksum, sector_size, ranges: RangeSet::default(), last_end: 0 }
     }
 
-    /// Checksums must belong to data extents.
+    /// Checks that csums belong to data extents.
     pub(crate) fn judge(&self, data: &RangeSet, faults: &mut Faults) {
         for (start, end) in self.ranges.iter() {
             for (start, end) in data.gaps(start, end) {
@@ -51,33 +51,33 @@ impl Visitor for Covered {
     }
 }
 
-/// Bytes of data read at once.
+/// How many bytes of data are read at once.
 const BATCH: u64 = 1 << 20;
 
-/// Reads all data that has checksums, from every copy, and compares.
+/// Reads all data that has csums, from every copy, and compares it with them.
 pub(crate) struct DataCheck<'a> {
     pub(crate) media: &'a Media,
     pub(crate) checksum: ChecksumType,
     pub(crate) sector_size: u32,
-    /// Bytes that have checksums, for the progress.
+    /// How many bytes have csums, for the progress.
     pub(crate) total: u64,
-    /// Bytes with checksums that are behind us, each counted once.
+    /// How many bytes with csums have been checked, each counted once.
     pub(crate) done: u64,
-    /// Bytes read, each copy counted.
+    /// How many bytes were read, with each copy counted.
     pub(crate) read: u64,
-    /// Sectors that are wrong or can't be read, up to so many.
+    /// The addresses of sectors that are wrong or can't be read, up to [`MAX_WRONG`].
     pub(crate) wrong: BTreeSet<u64>,
-    /// Faults that go on with the next sector, by their copies.
+    /// Faults that may continue with the next sector, by copy.
     pub(crate) runs: BTreeMap<usize, Run>,
     pub(crate) progress: Option<&'a dyn Progress>,
 }
 
-/// Sectors of one copy that follow each other, and of which the same is wrong.
+/// A run of sectors of one copy with the same fault.
 #[derive(Debug)]
 pub(crate) struct Run {
     start: Logical,
     end: Logical,
-    /// Why they can't be read; without it their checksums do not match.
+    /// Why they can't be read; `None` if their csums do not match.
     reason: Option<String>,
 }
 
@@ -102,11 +102,11 @@ impl DataCheck<'_> {
         }
     }
 
-    /// Reads the data that a checksum item is about.
+    /// Reads the data of a csum item.
     pub(crate) fn item(&mut self, item: &CsumItem<'_>, faults: &mut Faults) {
         let mut at = item.start();
         while at < item.end() {
-            // A checksum item may span chunks that keep different numbers of copies.
+            // A csum item may span chunks with different numbers of copies.
             let in_chunk = self.media.chunk_end(at).map_or(u64::MAX, |end| end.saturating_sub(at.0));
             let len = (item.end().0 - at.0).min(BATCH).min(in_chunk.max(self.sector_size.into()));
             for copy in 0..self.media.copies(at).max(1) {
@@ -127,7 +127,7 @@ impl DataCheck<'_> {
         let whole = self.media.read_copy(at, copy, &mut data);
         for (index, content) in data.chunks_mut(sector).enumerate() {
             let address = at.plus((index * sector) as u64);
-            // After a failed batch each sector gets its own chance.
+            // After a failed batch, each sector is read by itself.
             if whole.is_err() {
                 if let Some(device) = self.media.is_missed(address, copy, sector as u64) {
                     faults.not_read(device, sector as u64);
@@ -145,7 +145,8 @@ impl DataCheck<'_> {
         }
     }
 
-    /// Something is wrong with a sector: with the one before it, if the same is wrong with that.
+    /// Notes a fault of a sector, and joins it to that of the sector before it if that has the same
+    /// fault.
     fn fault(&mut self, copy: usize, at: Logical, reason: Option<String>, faults: &mut Faults) {
         self.note_wrong(at);
         let end = at.plus(self.sector_size.into());
@@ -159,7 +160,7 @@ impl DataCheck<'_> {
         }
     }
 
-    /// Reports what is left.
+    /// Reports the runs that are left.
     pub(crate) fn finish(&mut self, faults: &mut Faults) {
         for (copy, run) in std::mem::take(&mut self.runs) {
             run.report(copy, faults);

@@ -1,21 +1,21 @@
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a volume could not be checked. A volume that could be checked and has faults is no error:
-/// see [`Report`](crate::Report).
+/// Why a volume could not be checked. Faults of a volume that could be checked are no error: see
+/// [`Report`](crate::Report).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// No device has a good copy of the superblock.
     #[error("no copy of the superblock is good")]
     NoSuperblock,
-    /// The chunk tree can't be read whole, so that no address can be trusted.
+    /// Parts of the chunk tree can't be read, so that no address can be trusted.
     #[error("the chunk tree can't be read: {0}")]
     ChunkTree(String),
     /// The root tree can't be read at all, so that no other tree is found.
     #[error("the root tree can't be read: {0}")]
     RootTree(String),
-    /// The volume has a feature that changes what the checker relies on.
+    /// The volume has a feature that the checker does not support.
     #[error("the volume uses {0}, which this checker does not know")]
     Unsupported(String),
 }

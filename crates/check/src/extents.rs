@@ -1,5 +1,5 @@
-//! The extent tree: first what it says is in use, and at the end whether that is what the trees
-//! use.
+//! Reads the extent tree: first to learn what it says is in use, and in the end to compare that
+//! with what the trees use.
 
 use std::collections::HashMap;
 
@@ -19,12 +19,12 @@ fn is_extent(key: &Key) -> bool {
     matches!(key.item_type, ItemType::EXTENT_ITEM | ItemType::METADATA_ITEM)
 }
 
-/// Bytes of the extent that an item with this key describes.
+/// The length in bytes of the extent that an item with this key describes.
 fn length_of(key: &Key, node_size: u32) -> u64 {
     if key.item_type == ItemType::METADATA_ITEM { node_size.into() } else { key.offset }
 }
 
-/// Whether not all references to a data extent are those of one place of one file.
+/// Returns whether a data extent has references other than those of one place of one file.
 fn is_shared(item: &ExtentItem) -> bool {
     let of_one =
         |reference: &InlineRef| matches!(reference, InlineRef::Data { count, .. } if u64::from(*count) == item.refs);
@@ -38,11 +38,11 @@ pub(crate) struct Allocated {
     pub(crate) used: RangeSet,
     /// Data extents alone.
     pub(crate) data: RangeSet,
-    /// Data extents with others than one place of one file to refer to them.
+    /// Data extents that more than one place of one file refers to.
     pub(crate) shared: RangeSet,
     /// Blocks whose children are referred to by address.
     pub(crate) full_backref: Vec<Logical>,
-    /// Block groups, where they have no tree of their own.
+    /// Block groups, if they have no tree of their own.
     pub(crate) groups: Groups,
     pub(crate) extents: u64,
     last_end: u64,
@@ -95,30 +95,31 @@ impl Visitor for Allocated {
     }
 }
 
-/// An extent as the extent tree has it: its item and the keyed references that follow.
+/// An extent of the extent tree: its item and the keyed references that follow.
 struct Extent {
     key: Key,
     item: ExtentItem,
     users: Vec<(User, u64)>,
 }
 
-/// The second pass over the extent tree: compares it with the uses in all trees together.
+/// The second pass over the extent tree, which compares it with the uses in all trees together.
 pub(crate) struct Comparison<'a> {
     uses: &'a Uses,
-    /// Position in the sorted uses.
+    /// The position in the sorted uses.
     at: usize,
     blocks: &'a HashMap<Logical, Block>,
     groups: &'a Groups,
     node_size: u32,
     sector_size: u32,
     current: Option<Extent>,
-    /// Whether part of the extent tree could not be read, so that what is missing may have been
+    /// Whether part of the extent tree could not be read, so that missing items may have been
     /// there.
     gaps: bool,
 }
 
 impl<'a> Comparison<'a> {
-    /// `uses` must be sorted. `gaps`: the extent tree is known to have unreadable parts.
+    /// Begins the comparison. `uses` must be sorted; `gaps` says that the extent tree is known to
+    /// have unreadable parts.
     pub(crate) fn new(
         uses: &'a Uses,
         blocks: &'a HashMap<Logical, Block>,
@@ -129,7 +130,7 @@ impl<'a> Comparison<'a> {
         Self { uses, at: 0, blocks, groups, node_size, sector_size, current: None, gaps }
     }
 
-    /// Ends the comparison: what is left of the uses has no extent item.
+    /// Ends the comparison: the uses that are left have no extent item.
     pub(crate) fn finish(mut self, faults: &mut Faults) {
         self.close(faults);
         self.unallocated_before(u64::MAX, faults);
@@ -141,7 +142,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// The uses of the next extent, which all have the same address.
+    /// Takes the uses of the next extent, which all have the same address.
     fn next_uses(&mut self) -> &'a [Use] {
         let rest = self.uses.list.get(self.at..).unwrap_or_default();
         let Some(first) = rest.first() else { return &[] };
@@ -161,7 +162,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Leaves the uses of one extent uncompared.
+    /// Skips the uses of one extent without comparing them.
     fn skip_uses_of(&mut self, address: u64) {
         if self.uses.list.get(self.at).is_some_and(|next| next.extent == address) {
             self.next_uses();
@@ -184,7 +185,7 @@ impl<'a> Comparison<'a> {
         self.judge_users(extent, uses, &place, faults);
     }
 
-    /// Whether the extent is where an extent of its kind may be.
+    /// Checks that the extent is where an extent of its kind may be.
     fn judge_place(&self, extent: &Extent, place: &Location, faults: &mut Faults) {
         let start = extent.key.objectid;
         let length = length_of(&extent.key, self.node_size);

@@ -1,11 +1,11 @@
-//! What can be wrong with a volume, and where.
+//! The faults that a volume can have, and their locations.
 
 use std::fmt;
 
 use serde::Serialize;
 use ubtrfs_format::{Ino, Key, Logical, TreeId};
 
-/// Where a fault is; whatever of it is known.
+/// The location of a fault, as far as it is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Location {
     /// The tree.
@@ -20,7 +20,7 @@ pub struct Location {
     /// The inode.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "ino")]
     pub inode: Option<Ino>,
-    /// A path of the inode inside its subvolume, where one was found.
+    /// A path of the inode inside its subvolume, if one was found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
 }
@@ -46,7 +46,7 @@ fn key<S: serde::Serializer>(key: &Option<Key>, to: S) -> Result<S::Ok, S::Error
 }
 
 impl Location {
-    /// Nowhere in particular: the volume.
+    /// The volume as a whole.
     pub(crate) fn volume() -> Self {
         Self::default()
     }
@@ -104,7 +104,7 @@ impl fmt::Display for Location {
     }
 }
 
-/// One thing that is wrong, and where.
+/// A fault with its location.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Fault {
     /// What is wrong.
@@ -120,9 +120,9 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Which of two opposite errors a pair of values shows: `found` is the value on the volume,
-/// `expected` the one that follows from other items. Names are shown with replacement characters
-/// where they are not UTF-8. Addresses and lengths are in bytes.
+/// The kind of a fault. In a pair of values, `found` is the value on the volume, and `expected` the
+/// one that follows from other items. Names are shown with replacement characters where they are
+/// not UTF-8. Addresses and lengths are in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -340,7 +340,8 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    /// Whether this is harmless: known implementations leave it behind, and all of them accept it.
+    /// Returns whether this is harmless, since known implementations leave it behind and all of
+    /// them accept it.
     pub fn is_warning(&self) -> bool {
         matches!(
             self,
@@ -352,7 +353,7 @@ impl FaultKind {
     }
 }
 
-/// A name as a fault shows it.
+/// A name in the form in which a fault shows it.
 pub(crate) fn shown(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }

@@ -1,4 +1,4 @@
-//! The free-space tree: exactly what the extents leave of each block group.
+//! Checks that the free-space tree has exactly what the extents leave of each block group.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use crate::ranges::RangeSet;
 use crate::report::Faults;
 use crate::walk::Visitor;
 
-/// What the tree says of the block group that is being read.
+/// The tree's free space of the block group that is being read.
 struct Current {
     group: Group,
     info: FreeSpaceInfo,
@@ -152,7 +152,8 @@ mod tests {
     const START: u64 = 1 << 20;
     const LENGTH: u64 = 64 << 12;
 
-    /// The faults in these items of one block group of 64 sectors, whose sectors 8 to 16 are used.
+    /// The faults in these items of one block group of 64 sectors, of which the sectors 8 to 15 are
+    /// used.
     fn faults(items: &[(Key, Vec<u8>)]) -> Vec<FaultKind> {
         let groups =
             Groups { list: vec![Group { start: START, length: LENGTH, used: 8 << 12, flags: BlockGroupFlags::DATA }] };

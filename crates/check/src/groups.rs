@@ -25,8 +25,7 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Takes a `BLOCK_GROUP_ITEM` in; other items are left alone. Malformed ones are reported by
-    /// the item check.
+    /// Adds a `BLOCK_GROUP_ITEM`, and ignores other items. The item check reports malformed ones.
     pub(crate) fn take(&mut self, key: Key, data: &[u8]) {
         if key.item_type == ItemType::BLOCK_GROUP_ITEM
             && let Ok(item) = BlockGroupItem::parse(data)

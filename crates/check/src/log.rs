@@ -1,5 +1,6 @@
-//! The log: what fsyncs wrote since the last commit. No tree accounts for its blocks nor for the
-//! data extents that only it refers to; they must be in space that is free otherwise.
+//! Checks the log tree, which has what fsyncs wrote since the last commit. The extent tree has
+//! neither its blocks nor the data extents that only the log refers to; they must be in space that
+//! is otherwise free.
 
 use ubtrfs_format::items::{BlockGroupFlags, Compression, CsumItem, FileExtent, FileExtentKind, InodeFlags, InodeItem};
 use ubtrfs_format::{ChecksumType, ItemType, Key, Leaf, Logical, TreeId};
@@ -12,28 +13,28 @@ use crate::ranges::RangeSet;
 use crate::report::{Faults, LogStats};
 use crate::walk::Visitor;
 
-/// A data extent, as a file of the log uses it.
+/// A data extent that a file of the log uses.
 struct Used {
     key: Key,
     start: u64,
     length: u64,
-    /// The part whose data is read, if any of it has checksums.
+    /// The part whose data is read, if any of it has csums.
     summed: Option<(u64, u64)>,
 }
 
-/// What the log of one subvolume holds, and after all of them what all hold.
+/// The contents of the logs of subvolumes, which are collected one after the other.
 #[derive(Default)]
 pub(crate) struct Contents {
     pub(crate) stats: LogStats,
     extents: Vec<Used>,
     sums: Vec<(u64, Vec<u8>)>,
-    /// The inode whose items are visited: its number, whether it is replayed, whether its data has
-    /// checksums.
+    /// The inode whose items are visited: its number, whether it is replayed, and whether its data
+    /// has csums.
     inode: Option<(u64, bool, bool)>,
 }
 
 impl Contents {
-    /// The log of another subvolume begins.
+    /// Begins the log of another subvolume.
     pub(crate) fn begin_subvolume(&mut self) {
         self.stats.subvolumes += 1;
         self.inode = None;
@@ -82,8 +83,8 @@ impl Contents {
         self.stats.extents += 1;
     }
 
-    /// Space: extents are whole extents of the last commit, or in unused space of block groups for
-    /// data; blocks are in unused space of block groups for metadata.
+    /// Checks the space: extents must be whole extents of the last commit, or in unused space of
+    /// block groups for data; blocks must be in unused space of block groups for metadata.
     pub(crate) fn judge_space(
         &self,
         blocks: &[Logical],
@@ -124,7 +125,7 @@ impl Contents {
         }
     }
 
-    /// Checksums: of all data that the log's files are made of there are some, and they are right.
+    /// Checks that all data of the log's files has csums, and that these are right.
     pub(crate) fn judge_data(
         &mut self,
         (checksum, sector_size): (ChecksumType, u32),
@@ -149,8 +150,8 @@ impl Contents {
         let (sector, size) = (u64::from(sector_size.max(1)), checksum.size());
         for (start, sums) in &self.sums {
             let Some(whole) = item(*start, sums) else { continue };
-            // Only extents of files: a log may still have checksums of extents that were dropped
-            // since.
+            // Only extents of files are checked, since a log may still have csums of extents that
+            // were dropped since.
             for (from, to) in wanted.within(whole.start().0, whole.end().0) {
                 let position = |address: u64| ((address - start) / sector) as usize * size;
                 let Some(part) = sums.get(position(from)..position(to)).and_then(|part| item(from, part)) else {

@@ -1,5 +1,5 @@
-//! Reads any copy of any address. The mapping from addresses to devices is the checker's own: a
-//! second opinion.
+//! Reads any copy of any logical address. The mapping from addresses to devices is the checker's
+//! own, so that it is independent.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,7 +15,7 @@ pub(crate) struct Media {
     chunks: BTreeMap<u64, ChunkItem>,
 }
 
-/// Bytes of a chunk's addresses that are on different devices before a copy repeats: data stripes.
+/// The number of a chunk's data stripes, over which its addresses are distributed.
 pub(crate) fn data_stripes(chunk: &ChunkItem) -> u64 {
     let stripes = chunk.stripes.len() as u64;
     match chunk.flags.profile() {
@@ -28,7 +28,7 @@ pub(crate) fn data_stripes(chunk: &ChunkItem) -> u64 {
     .max(1)
 }
 
-/// Copies that a chunk keeps of each byte and that can be read without parity.
+/// How many copies of each byte a chunk has that can be read without parity.
 fn copies(chunk: &ChunkItem) -> usize {
     match chunk.flags.profile() {
         BlockGroupFlags::DUP | BlockGroupFlags::RAID1 | BlockGroupFlags::RAID1C3 | BlockGroupFlags::RAID1C4 => {
@@ -56,7 +56,7 @@ impl Media {
         self.devices.get(&devid)
     }
 
-    /// The chunks of RAID5 and RAID6, of as many stripes as these can have, with their starts.
+    /// The chunks of RAID5 and RAID6 with a possible number of stripes, and their starts.
     pub(crate) fn chunks_with_parity(&self) -> impl Iterator<Item = (u64, &ChunkItem)> {
         let fits = |chunk: &ChunkItem| match chunk.flags.profile() {
             BlockGroupFlags::RAID5 => (2..=255).contains(&chunk.stripes.len()),
@@ -71,17 +71,17 @@ impl Media {
         (at - start < chunk.length).then_some((*start, chunk))
     }
 
-    /// How many copies of this address can be read; 0 where no chunk maps it.
+    /// How many copies of this address can be read; 0 if no chunk maps it.
     pub(crate) fn copies(&self, at: Logical) -> usize {
         self.chunk_at(at.0).map_or(0, |(_, chunk)| copies(chunk))
     }
 
-    /// Where the chunk that maps this address ends.
+    /// The end of the chunk that maps this address.
     pub(crate) fn chunk_end(&self, at: Logical) -> Option<u64> {
         self.chunk_at(at.0).map(|(start, chunk)| start.saturating_add(chunk.length))
     }
 
-    /// Fills `buf` from copy number `copy`, the first being 0.
+    /// Fills `buf` from copy number `copy`, counted from 0.
     pub(crate) fn read_copy(&self, at: Logical, copy: usize, buf: &mut [u8]) -> io::Result<()> {
         let mut at = at.0;
         let mut rest = buf;
@@ -100,8 +100,8 @@ impl Media {
         Ok(())
     }
 
-    /// The missing device that has this copy, or a part of it, of so many bytes, if another copy is
-    /// on devices that are there.
+    /// The missing device that has this copy of so many bytes, or a part of it, if another copy is
+    /// on devices that are present.
     pub(crate) fn is_missed(&self, at: Logical, copy: usize, len: u64) -> Option<u64> {
         let device = self.missing_device(at, copy, len)?;
         let is_there = |other: usize| other != copy && self.missing_device(at, other, len).is_none();
@@ -120,7 +120,8 @@ impl Media {
         None
     }
 
-    /// Device and address there of one copy, and for how many bytes the next addresses follow it.
+    /// The device and the physical address of one copy, and for how many bytes the following
+    /// addresses are adjacent.
     fn locate(&self, at: u64, copy: usize) -> Option<(u64, Physical, u64)> {
         let (start, chunk) = self.chunk_at(at)?;
         let offset = at - start;
@@ -133,7 +134,7 @@ impl Media {
                 let index = match chunk.flags.profile() {
                     BlockGroupFlags::RAID0 => column,
                     BlockGroupFlags::RAID10 => column * 2 + copy as u64,
-                    // Parity wanders one device to the left with each row.
+                    // The stripes of a row are rotated by one device from row to row.
                     _ => (row + column) % stripes,
                 };
                 (index, row * STRIPE_LEN + inside, (STRIPE_LEN - inside).min(to_end))
@@ -144,8 +145,8 @@ impl Media {
         Some((stripe.devid.0, stripe.offset.plus(physical), run))
     }
 
-    /// The addresses that the chunk maps to `physical` of device `devid`; none where that holds
-    /// parity or another chunk.
+    /// The logical addresses that the chunk maps to `physical` of device `devid`; none if that
+    /// place has parity or another chunk.
     pub(crate) fn addresses_of(chunk_start: u64, chunk: &ChunkItem, devid: u64, physical: u64) -> Vec<u64> {
         let data = data_stripes(chunk);
         let stripes = chunk.stripes.len() as u64;

@@ -2,14 +2,14 @@
 
 use crate::report::Progress;
 
-/// How to check.
+/// The options of a check.
 #[derive(Clone, Copy)]
 pub struct Options<'a> {
-    /// Read all data, from every copy, and compare it with its checksums.
+    /// Whether to read all data, from every copy, and compare it with its csums.
     pub data_checksums: bool,
-    /// How many faults (and how many warnings) to keep; all are counted.
+    /// How many faults, and how many warnings, to keep. All are counted.
     pub keep: usize,
-    /// Is called with the progress of the check.
+    /// Gets the progress of the check.
     pub progress: Option<&'a dyn Progress>,
 }
 

@@ -1,9 +1,9 @@
-//! The parity of rows (RAID5 and RAID6) against their data.
+//! Compares the parity of rows (RAID5 and RAID6) with their data.
 //!
-//! Where nothing was written in a row parity may be anything. So those sectors of a row are
-//! compared in which a checksum has proved some data, and no other data was wrong. P is the sum of
-//! the data, Q that by Horner's rule with the powers of 2 in the field of 2^8 elements: a second
-//! opinion.
+//! If nothing was written in a row, its parity may be anything. So only those sectors of a row are
+//! compared for which a csum has proved some data, and no other data was wrong. P is the sum of the
+//! data, and Q is the sum with the powers of 2 in the field of 2^8 elements, by Horner's rule. This
+//! computation is independent of the engine's.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ use crate::report::Faults;
 /// Compares the parity of all rows.
 pub(crate) struct ParityCheck<'a> {
     pub(crate) media: &'a Media,
-    /// Addresses with a checksum, among them wrong ones.
+    /// Addresses with a csum, including wrong ones.
     pub(crate) proven: &'a RangeSet,
     /// Sectors that are wrong or can't be read.
     pub(crate) wrong: &'a BTreeSet<u64>,
@@ -39,7 +39,7 @@ impl ParityCheck<'_> {
         }
     }
 
-    /// The sectors of each stripe of a row that are compared, as bits.
+    /// The sectors of each stripe of a row that are to be compared, as bits.
     fn sectors(&self, row_start: u64, data: u64) -> u64 {
         let (mut right, mut wrong) = (0_u64, 0_u64);
         for column in (0..data).map(|column| row_start.saturating_add(column * STRIPE_LEN)) {
@@ -71,7 +71,7 @@ impl ParityCheck<'_> {
         let [mut p, mut q, mut stripe] = [(); 3].map(|()| Buffer::zeroed(STRIPE_LEN as usize));
         for role in (0..data).rev() {
             if read(role, &mut stripe).is_none() {
-                // What can't be read has been reported with the data.
+                // Data that can't be read has been reported already.
                 return;
             }
             for ((p, q), byte) in p.iter_mut().zip(q.iter_mut()).zip(stripe.iter()) {

@@ -1,4 +1,4 @@
-//! The phases of a check, in their order.
+//! The phases of a check, in order.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -26,17 +26,17 @@ use crate::superblock::{Copies, judge_fields};
 use crate::uses::User;
 use crate::walk::{BlocksOnly, Geometry, Items, TreeRoot, Visitor, Walker};
 
-/// What all phases share.
+/// The state that all phases share.
 struct Check<'a> {
     superblock: Superblock,
     walker: Walker<'a>,
     faults: Faults,
-    /// Trees that were walked.
+    /// The trees that were walked.
     walked: HashSet<TreeId>,
     options: &'a Options<'a>,
 }
 
-/// What the extent tree says, and whether all of it could be read.
+/// The contents of the extent tree, and whether all of it could be read.
 struct Space {
     allocated: Allocated,
     groups: Groups,
@@ -66,7 +66,7 @@ pub(crate) fn run(devices: &[Arc<dyn Device>], options: &Options<'_>) -> Result<
     Check { superblock, walker, faults, walked: HashSet::new(), options }.run()
 }
 
-/// Features that change the meaning of what is compared here.
+/// Returns an error for features that change the meaning of what the checker compares.
 fn refuse_unknown(superblock: &Superblock) -> Result<()> {
     let known = [
         Incompat::MIXED_BACKREF,
@@ -122,8 +122,7 @@ impl Check<'_> {
         self.walker.walk(root, visitor, &mut self.faults)
     }
 
-    /// Walks the one tree of this id; `None` where it is missing, else whether all of it could be
-    /// read.
+    /// Walks the tree of this id. Returns whether all of it could be read; `None` if it is missing.
     fn walk_tree(&mut self, roots: &Roots, tree: TreeId, visitor: &mut dyn Visitor) -> Option<bool> {
         let root = root_of(roots, tree)?;
         Some(self.walk(&root, visitor))
@@ -228,8 +227,7 @@ impl Check<'_> {
             return;
         }
         self.phase("free space");
-        // A tree that is not marked valid is rebuilt by the next mount; then only its blocks
-        // matter.
+        // The next mount rebuilds a tree that is not marked valid, so only its blocks are checked.
         if !compat.contains(CompatRo::FREE_SPACE_TREE_VALID) || !space.complete {
             if !space.complete {
                 self.faults.not_compared("free space, since the extent tree could not all be read");
@@ -245,7 +243,8 @@ impl Check<'_> {
         }
     }
 
-    /// The addresses that have checksums, if all of the tree could be read.
+    /// Walks the csum tree. Returns the addresses that have csums, if all of the tree could be
+    /// read.
     fn checksum_tree(&mut self, roots: &Roots, space: &Space) -> Option<Covered> {
         self.phase("checksums");
         let mut covered = Covered::new(self.superblock.checksum, self.superblock.sector_size);
@@ -270,7 +269,7 @@ impl Check<'_> {
         }
     }
 
-    /// Trees of which only blocks and items are checked.
+    /// Walks trees of which only blocks and items are checked.
     fn other_trees(&mut self, roots: &Roots) {
         for (key, item) in &roots.items {
             let tree = TreeId(key.objectid);
@@ -299,8 +298,7 @@ impl Check<'_> {
             shared,
         };
         let trees: Vec<_> = subvolume_roots(roots).collect();
-        // Trees that have the same root block are one tree with several names, and are checked
-        // once.
+        // Trees with the same root block are one tree with several ids, and are checked once.
         let mut seen: HashMap<Logical, TreeId> = HashMap::new();
         for (root, refs) in trees {
             let first = seen.insert(root.bytenr, root.tree).is_none();
@@ -309,7 +307,7 @@ impl Check<'_> {
                 roots.unread.insert(root.tree.0);
                 continue;
             }
-            // Relocation writes data before its checksums, and copies space that has none.
+            // Relocation writes data before its csums, and copies space that has none.
             let covered = rules.covered.filter(|_| root.tree != TreeId::DATA_RELOC);
             let mut check = SubvolumeCheck::new(root.tree, Rules { covered, ..rules });
             self.walk(&root, &mut check);
@@ -325,8 +323,8 @@ impl Check<'_> {
         }
     }
 
-    /// A log, for which no tree accounts: it must be readable, in space that nothing else uses, and
-    /// its data must match its checksums.
+    /// Checks the log tree, which is not in the extent tree: it must be readable and in space that
+    /// nothing else uses, and its data must match its csums.
     fn log(&mut self, space: &Space, covered: Option<&Covered>) {
         let log_root = self.superblock.log_root;
         if log_root.0 == 0 {
@@ -387,7 +385,7 @@ impl Check<'_> {
         self.walker.uses = uses;
     }
 
-    /// The extent tree once more, against all uses that were found.
+    /// Walks the extent tree once more, and compares it with all uses that were found.
     fn compare_uses(&mut self, roots: &Roots, space: &Space) {
         self.phase("references");
         let Some(root) = root_of(roots, TreeId::EXTENT) else { return };
@@ -421,7 +419,7 @@ impl Check<'_> {
         self.parity(covered, wrong);
     }
 
-    /// Compares parity with data that checksums, and blocks, have proved.
+    /// Compares parity with data that csums have proved, and with valid blocks.
     fn parity(&mut self, covered: Option<&Covered>, mut wrong: BTreeSet<u64>) {
         if self.walker.media.chunks_with_parity().next().is_none() {
             return;
@@ -444,7 +442,7 @@ impl Check<'_> {
         parity.judge(&mut self.faults);
     }
 
-    /// Gives the inodes of the first faults their paths.
+    /// Adds paths to the locations of the first faults.
     fn name_places(&mut self, roots: &Roots) {
         const NAMED: usize = 200;
         let trees: HashMap<TreeId, TreeRoot> = subvolume_roots(roots).map(|(root, _)| (root.tree, root)).collect();
@@ -467,7 +465,8 @@ fn root_of(roots: &Roots, tree: TreeId) -> Option<TreeRoot> {
     roots.get(tree).map(|item| TreeRoot::new(tree, item.bytenr, item.generation, item.level))
 }
 
-/// Subvolumes and the data relocation tree, each with the references of its root item.
+/// The roots of subvolumes and of the data relocation tree, each with the reference count of its
+/// root item.
 fn subvolume_roots(roots: &Roots) -> impl Iterator<Item = (TreeRoot, u32)> + '_ {
     roots.items.iter().filter_map(|(key, item)| {
         let tree = TreeId(key.objectid);

@@ -1,14 +1,14 @@
 //! Sets of byte ranges, built in ascending order.
 
-/// Half-open ranges, ascending, disjoint and merged where they touch.
+/// A set of half-open ranges, which are ascending, disjoint, and merged where they touch.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct RangeSet {
     ranges: Vec<(u64, u64)>,
 }
 
 impl RangeSet {
-    /// Adds `start..end`. Ranges come in order of their starts; one that overlaps the last is
-    /// merged with it.
+    /// Adds `start..end`. Ranges must come in the order of their starts; one that overlaps the last
+    /// is merged with it.
     pub(crate) fn push(&mut self, start: u64, end: u64) {
         if end <= start {
             return;
@@ -19,7 +19,7 @@ impl RangeSet {
         }
     }
 
-    /// A set of ranges in any order.
+    /// Makes a set of ranges in any order.
     pub(crate) fn from_unsorted(mut ranges: Vec<(u64, u64)>) -> Self {
         ranges.sort_unstable();
         let mut set = Self::default();
@@ -40,7 +40,7 @@ impl RangeSet {
             .map(move |range| (range.0.max(start), range.1.min(end)))
     }
 
-    /// What of `start..end` is not in the set.
+    /// The parts of `start..end` that are not in the set.
     pub(crate) fn gaps(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let mut from = start;
         self.within(start, end).chain(std::iter::once((end, end))).filter_map(move |(used_start, used_end)| {
@@ -50,7 +50,7 @@ impl RangeSet {
         })
     }
 
-    /// Bytes of the set inside `start..end`.
+    /// The number of bytes of the set inside `start..end`.
     pub(crate) fn len_within(&self, start: u64, end: u64) -> u64 {
         self.within(start, end).map(|(start, end)| end - start).sum()
     }

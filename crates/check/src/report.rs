@@ -1,4 +1,4 @@
-//! What a check found, and how far it has got.
+//! The outcome and the progress of a check.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use serde::Serialize;
 
 use crate::{Fault, FaultKind, fault::Location};
 
-/// Called with the progress of the check.
+/// Gets the progress of the check.
 pub trait Progress: Sync {
-    /// `done` of `total` steps of the phase are over; a total of 0 is unknown.
+    /// Is called when `done` of `total` steps of the phase are over; a total of 0 is unknown.
     fn report(&self, phase: &'static str, done: u64, total: u64);
 }
 
-/// The parts that were checked.
+/// How much was checked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Stats {
     /// Trees walked.
@@ -31,15 +31,15 @@ pub struct Stats {
     pub inodes: u64,
     /// Directory entries checked, once per subvolume.
     pub entries: u64,
-    /// Bytes of data compared with their checksums, every copy.
+    /// Bytes of data compared with their csums, with every copy counted.
     pub data_bytes: u64,
-    /// Whether there is a log that a mount would replay.
+    /// Whether there is a log tree that a mount would replay.
     pub has_log: bool,
-    /// What it holds.
+    /// The contents of the log tree.
     pub log: LogStats,
 }
 
-/// What a log holds.
+/// The contents of a log tree.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct LogStats {
     /// Blocks, each counted once.
@@ -52,39 +52,39 @@ pub struct LogStats {
     pub entries: u64,
     /// Uses of data extents.
     pub extents: u64,
-    /// Bytes of data whose checksums are in the log.
+    /// Bytes of data whose csums are in the log.
     pub data_bytes: u64,
 }
 
 /// The outcome of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// Faults, as many as the options allow to keep.
+    /// The faults, as many as the options allow to keep.
     pub faults: Vec<Fault>,
-    /// All faults, also those that were not kept.
+    /// The number of all faults, also of those that were not kept.
     pub fault_count: u64,
-    /// What is odd but harmless; as many as the options allow to keep.
+    /// The warnings: what is odd but harmless. As many as the options allow to keep.
     pub warnings: Vec<Fault>,
-    /// All warnings.
+    /// The number of all warnings.
     pub warning_count: u64,
-    /// Comparisons that were left out because a fault took away what they need.
+    /// Comparisons that were left out because a fault made them impossible.
     pub not_compared: Vec<&'static str>,
-    /// The parts that were checked.
+    /// How much was checked.
     pub stats: Stats,
 }
 
 impl Report {
-    /// Whether no fault was found; warnings don't count.
+    /// Returns whether no fault was found; warnings don't count.
     pub fn is_clean(&self) -> bool {
         self.fault_count == 0
     }
 }
 
-/// Takes faults in, keeps a bounded number, counts all.
+/// Collects faults: keeps a bounded number, and counts all.
 #[derive(Debug)]
 pub(crate) struct Faults {
     keep: usize,
-    /// Bytes of copies on devices that are missing, by their numbers.
+    /// Bytes of copies on missing devices, by the devices' numbers.
     not_read: BTreeMap<u64, u64>,
     pub(crate) report: Report,
 }
@@ -106,13 +106,13 @@ impl Faults {
         }
     }
 
-    /// A copy was not read, since it is on a device that is missing, and another one is there: that
-    /// is no fault besides the device's.
+    /// Notes that a copy was not read since it is on a missing device, while another copy is
+    /// present. That is no fault besides the missing device.
     pub(crate) fn not_read(&mut self, device: u64, bytes: u64) {
         *self.not_read.entry(device).or_default() += bytes;
     }
 
-    /// What was found, when all has been looked at.
+    /// Returns the report when everything has been checked.
     pub(crate) fn finish(mut self) -> Report {
         for fault in &mut self.report.faults {
             if let FaultKind::DeviceMissing { device, bytes_not_compared } = &mut fault.kind {
@@ -134,7 +134,7 @@ impl Faults {
         }
     }
 
-    /// How many more faults would be kept.
+    /// How many more faults can be kept.
     pub(crate) fn room(&self) -> usize {
         self.keep.saturating_sub(self.report.faults.len())
     }

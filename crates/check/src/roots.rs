@@ -1,5 +1,5 @@
-//! What the root tree holds: all trees, the entries that point to subvolumes, what is to be
-//! deleted; and the UUID tree.
+//! The contents of the root tree: all trees, the entries that point to subvolumes, and subvolumes
+//! to be deleted; and the UUID tree.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -9,7 +9,7 @@ use ubtrfs_format::{Ino, ItemType, Key, TreeId, Uuid, objectid};
 use crate::fault::{FaultKind, Location, shown};
 use crate::report::Faults;
 
-/// An entry that leads from one subvolume to another.
+/// A directory entry that leads from one subvolume to another.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Link {
     pub(crate) parent: u64,
@@ -34,14 +34,14 @@ pub(crate) struct Roots {
     refs: BTreeSet<Link>,
     backrefs: BTreeSet<Link>,
     orphans: HashSet<u64>,
-    /// Entries for subvolumes, from directories.
+    /// The directory entries of subvolumes.
     pub(crate) entries: Vec<Link>,
     /// Trees whose directories could not all be read.
     pub(crate) unread: HashSet<u64>,
 }
 
 impl Roots {
-    /// Takes an item of the root tree in.
+    /// Adds an item of the root tree.
     pub(crate) fn take(&mut self, key: Key, data: &[u8]) {
         match key.item_type {
             ItemType::ROOT_ITEM => {
@@ -58,7 +58,7 @@ impl Roots {
         }
     }
 
-    /// The root item of a tree that has one only.
+    /// The root item of a tree that has only one.
     pub(crate) fn get(&self, tree: TreeId) -> Option<&RootItem> {
         let range = Key::new(tree.0, ItemType::ROOT_ITEM, 0)..=Key::new(tree.0, ItemType::ROOT_ITEM, u64::MAX);
         self.items.range(range).next().map(|(_, item)| item)
@@ -68,7 +68,8 @@ impl Roots {
         self.items.iter().map(|(key, item)| (key.objectid, item)).filter(|(tree, _)| TreeId(*tree).is_subvolume())
     }
 
-    /// Root references, back references, directory entries and orphan items must be consistent.
+    /// Checks that root references, back references, directory entries and orphan items are
+    /// consistent.
     pub(crate) fn judge_links(&self, faults: &mut Faults) {
         let place = |tree| Location::tree(TreeId(tree));
         for link in self.refs.difference(&self.backrefs) {
@@ -84,8 +85,8 @@ impl Roots {
                 faults.add(kind, place(link.parent));
             }
         }
-        // A snapshot keeps the entries of subvolumes that its source had; they refer to nothing and
-        // are shown as empty directories.
+        // A snapshot keeps the directory entries of the subvolumes that were in its source; they
+        // refer to nothing and are shown as empty directories.
         let is_snapshot = |tree| self.get(TreeId(tree)).is_some_and(|item| item.parent_uuid != Uuid::NIL);
         for link in self.entries.iter().filter(|link| !self.refs.contains(link) && !is_snapshot(link.parent)) {
             let kind = FaultKind::SubvolumeEntryWithoutRef { child: link.child, name: shown(&link.name) };
@@ -107,8 +108,8 @@ impl Roots {
         }
     }
 
-    /// The UUID tree against the root items. `current`: the superblock says that the tree is up to
-    /// date, so that nothing may be missing from it.
+    /// Compares the UUID tree with the root items. `current` says that, by the superblock, the tree
+    /// is up to date, so that nothing may be missing from it.
     pub(crate) fn judge_uuids(&self, uuids: &Uuids, current: bool, faults: &mut Faults) {
         let mut wanted = HashSet::new();
         for (tree, item) in self.subvolumes() {
@@ -133,12 +134,12 @@ impl Roots {
     }
 }
 
-/// Entries of the UUID tree: UUID, whether it is that of a received subvolume, the subvolume.
+/// The entries of the UUID tree: the UUID, whether it is a received UUID, and the subvolume.
 #[derive(Default)]
 pub(crate) struct Uuids(HashSet<(Uuid, bool, u64)>);
 
 impl Uuids {
-    /// Takes an item of the UUID tree in.
+    /// Adds an item of the UUID tree.
     pub(crate) fn take(&mut self, key: Key, data: &[u8]) {
         if !matches!(key.item_type, ItemType::UUID_KEY_SUBVOL | ItemType::UUID_KEY_RECEIVED_SUBVOL) {
             return;

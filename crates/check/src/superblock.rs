@@ -1,4 +1,4 @@
-//! Superblocks: finding the one that counts, and all copies against it.
+//! Finds the superblock that is valid for the volume, and compares all copies with it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use ubtrfs_volume::Device;
 use crate::fault::{FaultKind, Location};
 use crate::report::Faults;
 
-/// A copy of the superblock that the volume has room for on a device.
+/// A copy of the superblock on a device, if the volume has room for it there.
 struct Copy {
     device: usize,
     number: u8,
     found: Result<Superblock, String>,
 }
 
-/// All copies of all devices.
+/// All copies on all devices.
 pub(crate) struct Copies {
     copies: Vec<Copy>,
-    /// Number of each device that was given, where a copy holds it.
+    /// The number of each given device, if one of its copies is good.
     devids: Vec<Option<u64>>,
 }
 
@@ -33,7 +33,7 @@ impl Copies {
     pub(crate) fn read(devices: &[Arc<dyn Device>]) -> Self {
         let mut copies = Vec::new();
         for (index, device) in devices.iter().enumerate() {
-            // A volume has none behind its end; what is there an older one may have left.
+            // A volume has no copy behind its end; an older one may have left a copy there.
             let mut end = device.size();
             for (number, at) in (0..).zip(SUPERBLOCK_COPIES) {
                 if at.0 + SUPERBLOCK_SIZE as u64 > end {
@@ -51,7 +51,7 @@ impl Copies {
             own.find_map(|copy| copy.found.as_ref().ok())
         };
         let of_devices: Vec<_> = (0..devices.len()).map(first_good).collect();
-        // A mount leaves those out, too.
+        // A mount also leaves out these devices.
         let is_left_out = |own: &Superblock| of_devices.iter().flatten().any(|newer| newer.has_the_number_of(own));
         let left_out: Vec<bool> = of_devices.iter().map(|own| own.is_some_and(is_left_out)).collect();
         let devids = of_devices.iter().zip(&left_out);
@@ -65,9 +65,9 @@ impl Copies {
         self.devids.iter().zip(devices).filter_map(|(devid, device)| Some(((*devid)?, Arc::clone(device)))).collect()
     }
 
-    /// The superblock of the last commit: that of the newest primary copy, as for a mount; where no
-    /// primary is good, that of the newest copy. A seed beside another volume's device is a part of
-    /// that volume.
+    /// The superblock of the last commit: the newest primary copy, as for a mount, or if no primary
+    /// copy is good, the newest copy. A seed beside a device of another volume belongs to that
+    /// volume.
     pub(crate) fn current(&self) -> Option<&Superblock> {
         self.copies
             .iter()
@@ -76,15 +76,15 @@ impl Copies {
             .map(|(found, _)| found)
     }
 
-    /// The ids that blocks of seeds carry.
+    /// The ids in the blocks of seeds.
     pub(crate) fn seeds(&self, current: &Superblock) -> Vec<Uuid> {
         let found = self.copies.iter().filter_map(|copy| copy.found.as_ref().ok());
         found.filter(|found| may_be_seed_of(found, current)).map(Superblock::metadata_fsid).collect()
     }
 
-    /// Whether a device has the superblock that counts, and all others have those of the commit
-    /// before, from which no epoch separates them: a crash came while the superblocks of that
-    /// commit were written, those of devices that it adds first. A generation may be left out.
+    /// Returns whether a device has the current superblock, and all others have that of the commit
+    /// before, with no new epoch in between. Then a crash came while the superblocks of the commit
+    /// were written, of which those of added devices are first. A generation may be skipped.
     fn is_ahead(&self, device: usize, current: &Superblock) -> bool {
         let primary = |copy: &&Copy| copy.number == 0;
         let mut others = self.copies.iter().filter(primary).filter(|copy| copy.device != device).peekable();
@@ -98,20 +98,20 @@ impl Copies {
             && others.all(|copy| copy.found.as_ref().is_ok_and(is_before))
     }
 
-    /// Compares all copies with the one that counts.
+    /// Compares all copies with the current superblock.
     pub(crate) fn judge(&self, current: &Superblock, faults: &mut Faults) {
         for copy in &self.copies {
             let device = self.devids.get(copy.device).copied().flatten().unwrap_or(0);
             let number = copy.number;
             let kind = match &copy.found {
                 Ok(found) if may_be_seed_of(found, current) => continue,
-                // One of before the commit that the device joins by.
+                // This copy is from before the commit by which the device joins the volume.
                 Err(_) if number > 0 && self.is_ahead(copy.device, current) => {
                     let expected = current.generation.0;
                     FaultKind::SuperblockCopyStale { device, copy: number, found: 0, expected }
                 }
                 Err(reason) => FaultKind::SuperblockCopyBad { device, copy: number, reason: reason.clone() },
-                // A crash in the middle of a commit leaves that behind.
+                // A crash in the middle of a commit leaves such copies behind.
                 Ok(found) if found.generation != current.generation => FaultKind::SuperblockCopyStale {
                     device,
                     copy: number,
@@ -130,13 +130,14 @@ fn is_seed(superblock: &Superblock) -> bool {
     superblock.flags.contains(SuperblockFlags::SEEDING)
 }
 
-/// Whether a superblock is one of a seed, from which the volume may have been made.
+/// Returns whether a superblock is that of a seed from which the volume may have been made.
 fn may_be_seed_of(superblock: &Superblock, current: &Superblock) -> bool {
     is_seed(superblock) && superblock.fsid != current.fsid
 }
 
-/// Whether two copies are equal except for fields of the copy or device. Only primaries refer to a
-/// log, an epoch may begin with one, and how far a device was brought up is forgotten with one.
+/// Returns whether two copies are equal except for fields of the copy or device. Only primary
+/// copies refer to a log tree; an epoch may begin with a log tree; and a superblock with a log tree
+/// does not have how far a device was brought up.
 fn agree(one: &Superblock, other: &Superblock) -> bool {
     let one = Superblock {
         bytenr: other.bytenr,
@@ -151,7 +152,7 @@ fn agree(one: &Superblock, other: &Superblock) -> bool {
     one == *other
 }
 
-/// Fields that must be consistent with others.
+/// Checks fields that must be consistent with others.
 pub(crate) fn judge_fields(superblock: &Superblock, faults: &mut Faults) {
     let mut require = |field, found, expected| {
         if found != expected {

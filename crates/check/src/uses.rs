@@ -1,4 +1,4 @@
-//! The users of each extent, by the trees themselves.
+//! The users of each extent that were found in the trees.
 
 use std::fmt;
 
@@ -8,13 +8,13 @@ use ubtrfs_format::{Ino, Logical, TreeId};
 /// The kinds of users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum UserKind {
-    /// A block is used by a tree.
+    /// A tree that uses a block.
     Tree,
-    /// A block is used by a block.
+    /// A block that uses a block.
     Block,
-    /// Data is used by a file.
+    /// A file that uses data.
     File,
-    /// Data is used by a leaf.
+    /// A leaf that uses data.
     Leaf,
 }
 
@@ -45,7 +45,7 @@ impl User {
         Self { kind: UserKind::Leaf, by: parent.0, ino: 0, offset: 0 }
     }
 
-    /// The user that a reference names, and its count; `None` for an item that is not a reference.
+    /// The user that a backref names, and its count; `None` for an item that is no backref.
     pub(crate) fn of(reference: &InlineRef) -> Option<(Self, u64)> {
         Some(match *reference {
             InlineRef::TreeBlock { root } => (Self::tree(root), 1),
@@ -74,22 +74,22 @@ impl fmt::Display for User {
     }
 }
 
-/// One use of an extent. Sorts by extent, then by user.
+/// One use of an extent, ordered by extent, then by user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Use {
     pub(crate) extent: u64,
     pub(crate) user: User,
-    /// Length of the extent in sectors as this user has it; saturates. 0 for blocks.
+    /// The length of the extent in sectors by this user, saturating; 0 for blocks.
     pub(crate) sectors: u32,
 }
 
-/// All uses found in the trees.
+/// All uses that were found in the trees.
 #[derive(Debug, Default)]
 pub(crate) struct Uses {
     pub(crate) list: Vec<Use>,
-    /// Whether a part of the trees could not be read, so that uses are missing here.
+    /// Whether a part of the trees could not be read, so that uses may be missing.
     pub(crate) incomplete: bool,
-    /// Whether a subvolume is being dropped; then blocks may be between two forms of references.
+    /// Whether a subvolume is being dropped; its blocks may then be between two forms of backrefs.
     pub(crate) dropping: bool,
 }
 

@@ -1,6 +1,6 @@
-//! Walks trees block by block. On the first visit a block is read from every copy and its uses of
-//! other extents are noted; blocks that snapshots share are visited again for each tree, but judged
-//! and counted once.
+//! Walks trees block by block. On its first visit, a block is read from every copy, and its uses of
+//! other extents are noted. Blocks that snapshots share are visited again for each tree, but
+//! checked and counted only once.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,13 +16,13 @@ use crate::media::Media;
 use crate::report::{Faults, Progress};
 use crate::uses::{User, Uses};
 
-/// What all blocks of a volume have in common.
+/// The properties that all blocks of a volume have in common.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Geometry {
     pub(crate) node_size: u32,
     pub(crate) sector_size: u32,
     pub(crate) checksum: ubtrfs_format::ChecksumType,
-    /// The id that metadata carries.
+    /// The id in all metadata.
     pub(crate) fsid: Uuid,
     /// The volume's last transaction.
     pub(crate) generation: Generation,
@@ -35,9 +35,9 @@ pub(crate) struct TreeRoot {
     pub(crate) bytenr: Logical,
     pub(crate) generation: Generation,
     pub(crate) level: u8,
-    /// The progress of a deletion of the tree: children before this key have been dropped.
+    /// The progress of the tree's deletion: children before this key have been dropped.
     pub(crate) dropped_to: Option<Key>,
-    /// The user that the root block has.
+    /// The user of the root block.
     pub(crate) user: User,
 }
 
@@ -46,31 +46,31 @@ impl TreeRoot {
         Self { tree, bytenr, generation, level, dropped_to: None, user: User::tree(tree) }
     }
 
-    /// Whether the tree's blocks may be in other trees too.
+    /// Returns whether the tree's blocks may be in other trees too.
     fn shares(&self) -> bool {
         self.tree.is_subvolume() || self.tree == TreeId::DATA_RELOC || self.tree == TreeId::RELOC
     }
 }
 
-/// What is remembered of a block.
+/// The properties of a block that are remembered.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Block {
     pub(crate) generation: Generation,
     pub(crate) owner: TreeId,
     pub(crate) level: u8,
-    /// No copy was good.
+    /// Whether no copy was good.
     pub(crate) bad: bool,
 }
 
 /// Receives the blocks and items of a walk, in the order of keys.
 pub(crate) trait Visitor {
-    /// A leaf at `block`.
+    /// Visits the leaf at `block`.
     fn leaf(&mut self, block: Logical, leaf: &Leaf<'_>, faults: &mut Faults);
-    /// Something between the last leaf and the next one could not be read.
+    /// Notes that something between the last leaf and the next one could not be read.
     fn gap(&mut self) {}
 }
 
-/// A visitor from a closure over items, which does not care for gaps.
+/// A visitor from a closure over items, which ignores gaps.
 pub(crate) struct Items<F>(pub(crate) F);
 
 impl<F: FnMut(Logical, Key, &[u8], &mut Faults)> Visitor for Items<F> {
@@ -81,7 +81,7 @@ impl<F: FnMut(Logical, Key, &[u8], &mut Faults)> Visitor for Items<F> {
     }
 }
 
-/// A visitor that does nothing, for trees whose blocks alone matter.
+/// A visitor that does nothing, for trees of which only the blocks are checked.
 pub(crate) struct BlocksOnly;
 
 impl Visitor for BlocksOnly {
@@ -92,15 +92,15 @@ impl Visitor for BlocksOnly {
 pub(crate) struct Walker<'a> {
     pub(crate) media: Media,
     pub(crate) geometry: Geometry,
-    /// For the rules that each item must keep.
+    /// The context for the rules of items.
     items: ItemContext,
-    /// The ids that blocks carry of the volumes from which this one was made.
+    /// The ids in blocks of the volumes (seeds) from which this one was made.
     seeds: Vec<Uuid>,
     pub(crate) blocks: HashMap<Logical, Block>,
     pub(crate) uses: Uses,
-    /// Blocks whose children are referred to by the block's address; from the extent tree.
+    /// Blocks whose children have backrefs by the block's address, by the extent tree.
     pub(crate) full_backref: HashSet<Logical>,
-    /// The id that the chunk tree's blocks carry, once one is read.
+    /// The chunk tree UUID, once a block with it is read.
     chunk_tree_uuid: Option<Uuid>,
     pub(crate) progress: Option<&'a dyn Progress>,
     pub(crate) phase: &'static str,
@@ -139,18 +139,18 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// With the volumes from which this one was made.
+    /// Sets the ids of the volumes from which this one was made.
     pub(crate) fn with_seeds(self, seeds: Vec<Uuid>) -> Self {
         Self { seeds, ..self }
     }
 
-    /// Block copies read so far.
+    /// How many copies of blocks were read so far.
     pub(crate) fn copies_read(&self) -> u64 {
         self.copies_read
     }
 
-    /// Walks a tree, judging blocks at their first visit. `false` where some part could not be
-    /// read.
+    /// Walks a tree, and checks blocks at their first visit. Returns `false` if some part could not
+    /// be read.
     pub(crate) fn walk(&mut self, root: &TreeRoot, visitor: &mut dyn Visitor, faults: &mut Faults) -> bool {
         self.uses.block(root.bytenr, root.user);
         let fsid = self.geometry.fsid;
@@ -162,14 +162,14 @@ impl<'a> Walker<'a> {
         complete
     }
 
-    /// Walks a tree that was walked before, saying nothing new about its blocks.
+    /// Walks a tree that was walked before, without reporting anything about its blocks.
     pub(crate) fn walk_again(&self, root: &TreeRoot, visitor: &mut dyn Visitor, faults: &mut Faults) -> bool {
         let mut load = |expected: &NodeExpectation, _: Option<Key>, _: &mut Faults| self.read_any(expected);
         descend(root, self.geometry.fsid, visitor, faults, &mut load)
     }
 
-    /// Reads a block during the descent; `None` where it can't be used, which has been reported
-    /// then.
+    /// Reads a block during the descent. Returns `None` if it can't be used, which has been
+    /// reported then.
     fn enter(
         &mut self,
         root: &TreeRoot,
@@ -235,7 +235,7 @@ impl<'a> Walker<'a> {
         Some(block)
     }
 
-    /// Reads all copies; reports each bad one, and returns a good one.
+    /// Reads all copies, reports each bad one, and returns a good one.
     fn read_every_copy(&mut self, expected: &NodeExpectation, place: &Location, faults: &mut Faults) -> Option<Buffer> {
         let copies = self.media.copies(expected.bytenr);
         let mut good: Option<Buffer> = None;
@@ -291,7 +291,7 @@ impl<'a> Walker<'a> {
         Err(reason)
     }
 
-    /// Some good copy, without a report of bad ones.
+    /// Reads any good copy, without reporting bad ones.
     fn read_any(&self, expected: &NodeExpectation) -> Option<Buffer> {
         self.read_checked(expected).ok()
     }
@@ -370,8 +370,8 @@ impl<'a> Walker<'a> {
     /// The first item of the tree at or after `key`, with its data.
     pub(crate) fn first_from(&self, root: &TreeRoot, key: &Key) -> Option<(Key, Vec<u8>)> {
         let mut from = *key;
-        // Each round ends at an item or moves on to the next leaf; an empty leaf inside a tree is
-        // never accepted.
+        // Each round finds an item or moves on to the next leaf, since an empty leaf inside a tree
+        // is never accepted.
         for _ in 0..2 {
             let mut expected = NodeExpectation {
                 bytenr: root.bytenr,
@@ -414,7 +414,8 @@ impl<'a> Walker<'a> {
     }
 }
 
-/// How a walk gets the block that is expected and whose keys are all below the one given.
+/// The function by which a walk reads an expected block, whose keys must all be below the given
+/// one.
 type Load<'l> = dyn FnMut(&NodeExpectation, Option<Key>, &mut Faults) -> Option<Buffer> + 'l;
 
 fn descend(root: &TreeRoot, fsid: Uuid, visitor: &mut dyn Visitor, faults: &mut Faults, load: &mut Load<'_>) -> bool {
@@ -475,7 +476,7 @@ fn descend(root: &TreeRoot, fsid: Uuid, visitor: &mut dyn Visitor, faults: &mut 
     }
 }
 
-/// Owners that blocks of subvolumes may carry.
+/// Returns whether blocks of subvolumes may have this owner.
 fn is_shared_owner(owner: TreeId) -> bool {
     owner.is_subvolume() || owner == TreeId::DATA_RELOC || owner == TreeId::RELOC
 }

@@ -1,13 +1,17 @@
-//! Which threads serve a WRITE of `/dev/fuse`, so that one can wait for all that the kernel has
-//! queued.
+//! Keeps track of which threads serve a WRITE of `/dev/fuse`, so that a sync can wait for all
+//! WRITEs that the kernel has queued.
 //!
-//! Before Linux 6.16 the kernel takes a dirty page for written as soon as it has queued its WRITE:
-//! who syncs waits for no answer. So a commit that a sync wants must wait for these WRITEs here.
-//! The kernel gives requests out in the order in which it queued them. Once a marker that it was
-//! asked to queue has arrived, all that was queued before has been taken by a thread. What such a
-//! thread has taken shows when it begins to serve it; until then it is neither asleep in read(2)
-//! nor has it gone on. A thread that serves anything else is not waited for: what it waits for may
-//! be this very sync, as in the last request of a mount.
+//! Before Linux 6.16 the kernel takes a dirty page for written as soon as it has queued its WRITE,
+//! so a process that syncs does not wait for the answer. A commit that a sync wants must therefore
+//! wait for these WRITEs here.
+//!
+//! The kernel delivers requests in the order in which it queued them. To find out whether all
+//! queued requests have been delivered, the server asks the kernel to queue a marker: once the
+//! marker has arrived, a thread has taken every request that was queued before it. What such a
+//! thread has taken shows only when it begins to serve the request; until then it has not begun
+//! another round, and is not asleep in read(2). A thread that serves anything but a WRITE is not
+//! waited for, since that request may itself wait for this sync, as the last request of a mount
+//! does.
 
 use std::io;
 use std::sync::Arc;
@@ -23,20 +27,20 @@ use crate::writes::{Waiting, Writes};
 
 /// The pause between two looks at a thread.
 const PAUSE: Duration = Duration::from_micros(200);
-/// How long a marker is waited for before the end of the session is looked for.
+/// How long [`Arrivals::settle`] waits for a marker before it checks whether the session has ended.
 const TIMEOUT: Duration = Duration::from_millis(100);
-/// More rounds than the kernel's queue for the background can need: each takes what it may have
-/// under way at a time.
+/// More rounds than it takes to empty the kernel's queue of background requests: each round takes
+/// as many as the kernel may have under way at a time.
 const MAX_ROUNDS: u32 = 1 << 14;
 
 /// The threads of a session, and the markers that have arrived.
 #[derive(Debug)]
 pub struct Arrivals {
     threads: Mutex<Vec<Arc<Reader>>>,
-    /// Requests that threads have begun to serve.
+    /// How many requests threads have begun to serve.
     begun: AtomicU64,
     sent: AtomicU64,
-    /// A regular file that the kernel knew some time ago; zero if none is remembered.
+    /// The node of a regular file that the kernel knew some time ago; zero if none is remembered.
     file: AtomicU64,
     arrived: Mutex<u64>,
     changed: Condvar,
@@ -48,7 +52,7 @@ pub struct Arrivals {
 #[derive(Debug)]
 pub struct Reader {
     thread: AtomicI32,
-    /// Grows with each request. Its remainder by [`DOINGS`] is what the thread does.
+    /// Grows with each request. Its remainder modulo [`DOINGS`] says what the thread does.
     rounds: AtomicU64,
 }
 
@@ -58,7 +62,7 @@ const READS: u64 = 0;
 const SERVES_A_WRITE: u64 = 1;
 
 impl Arrivals {
-    /// For so many threads.
+    /// Returns the state for this many threads that read requests.
     pub fn new(threads: usize) -> Self {
         Self {
             threads: Mutex::with_default(Rank::SessionThreads),
@@ -72,7 +76,7 @@ impl Arrivals {
         }
     }
 
-    /// Enters this thread.
+    /// Registers the calling thread as one that reads requests.
     pub fn enter(self: &Arc<Self>) -> Entered {
         let thread = AtomicI32::new(rustix::thread::gettid().as_raw_nonzero().get());
         let reader = Arc::new(Reader { thread, rounds: AtomicU64::new(0) });
@@ -90,28 +94,29 @@ impl Arrivals {
         Some(self.file.load(SeqCst)).filter(|node| *node != 0)
     }
 
-    /// A marker has arrived.
+    /// Notes that the marker of this number has arrived.
     pub fn marker(&self, number: u64) {
         let mut arrived = self.arrived.lock();
         *arrived = number.max(*arrived);
         self.changed.notify_all();
     }
 
-    /// The session ends: no marker arrives any more.
+    /// Notes that the session ends, so that nobody waits for a marker any more.
     pub fn end(&self) {
         self.ended.store(true, SeqCst);
         let _arrived = self.arrived.lock();
         self.changed.notify_all();
     }
 
-    /// Waits until every WRITE that the kernel had queued when this was called is served.
-    /// `send` has the kernel queue a marker of that number, or says that there is no file that it
-    /// could have a page of. Of requests in the background, as these
-    /// WRITEs are, the kernel has `most` under way at a time.
+    /// Waits until every WRITE that the kernel had queued at the time of the call is served. `send`
+    /// has the kernel queue a marker of that number, and returns false if the kernel knows no file
+    /// that could have a dirty page. The kernel has at most `most` background requests, such as
+    /// these WRITEs, under way at a time. Returns `EBUSY` if this takes more than [`MAX_ROUNDS`]
+    /// rounds.
     pub fn settle(&self, most: u64, send: impl Fn(u64) -> Result<bool, Errno>) -> Result<(), Errno> {
         for _ in 0..MAX_ROUNDS {
             let before = self.begun.load(SeqCst);
-            // What waits for a thread has begun before.
+            // WRITEs that wait for a thread are counted as begun already.
             let waiting = self.writes.unserved();
             let number = self.sent.fetch_add(1, SeqCst) + 1;
             if !send(number)? {
@@ -122,7 +127,8 @@ impl Arrivals {
             self.wait_for_writes();
             let threads = self.threads.lock().len() as u64;
             if self.begun.load(SeqCst) - before + threads + waiting < most {
-                // Fewer were under way than might be, so none waited behind the marker.
+                // Fewer requests were under way than the kernel allows, so none was left in its
+                // queue when it sent the marker.
                 return Ok(());
             }
         }
@@ -140,7 +146,7 @@ impl Arrivals {
         Ok(())
     }
 
-    /// Waits until no other thread serves a WRITE that one has taken before this was called.
+    /// Waits until every WRITE that another thread had taken before this call is served.
     pub fn wait_for_writes(&self) {
         let own = rustix::thread::gettid().as_raw_nonzero().get();
         let threads = self.threads.lock().clone();
@@ -151,14 +157,14 @@ impl Arrivals {
                 thread::sleep(PAUSE);
             }
         }
-        // Only now they have left to others what they don't serve themselves.
+        // Only now have these threads queued the WRITEs that they leave to others.
         self.writes.settle();
     }
 }
 
 impl Reader {
-    /// Whether the thread has no WRITE in this round: it serves another request, or is seen asleep
-    /// before one.
+    /// Returns whether the thread has no WRITE in this round: it serves another request, or sleeps
+    /// in read(2) before it has one.
     fn has_no_write(&self, rounds: u64) -> bool {
         let thread = self.thread.load(SeqCst);
         match rounds % DOINGS {
@@ -169,14 +175,15 @@ impl Reader {
     }
 }
 
-/// Whether a thread of this process sleeps and can be interrupted, as in a read(2) of `/dev/fuse`.
+/// Returns whether a thread of this process sleeps and can be interrupted, as in a read(2) of
+/// `/dev/fuse`.
 fn is_asleep(thread: i32) -> io::Result<bool> {
     let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"))?;
     let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
     Ok(state == Some('S'))
 }
 
-/// This thread, as long as it serves.
+/// The registration of a thread that reads requests, until this is dropped.
 #[derive(Debug)]
 pub struct Entered {
     all: Arc<Arrivals>,
@@ -184,17 +191,18 @@ pub struct Entered {
 }
 
 impl Entered {
-    /// Serves a request that has been read, which is no WRITE.
+    /// Serves a request that this thread has read and that is no WRITE.
     pub fn serving(&self, serve: impl FnOnce()) {
         self.all.begun.fetch_add(1, SeqCst);
         self.doing(SERVES_A_WRITE + 1, serve);
     }
 
-    /// Whether this thread serves a WRITE that it has read, by [`Self::serving_writes`]. If not,
-    /// another does, and this one reads on.
+    /// Returns whether this thread is to serve a WRITE that it has read, by
+    /// [`Self::serving_writes`]. If not, another thread serves it, and this one reads on.
     pub fn is_own_write(&self, message: &[u8], device: &Arc<Device>) -> bool {
         self.all.begun.fetch_add(1, SeqCst);
-        // Before it waits for a lock: it would be taken for asleep before a request.
+        // This precedes the wait for a lock, in which the thread would else be taken for one that
+        // sleeps before a request.
         self.reader.rounds.fetch_add(SERVES_A_WRITE, SeqCst);
         let is_own = self.all.writes.is_own(message, device);
         if !is_own {
@@ -203,8 +211,8 @@ impl Entered {
         is_own
     }
 
-    /// Serves the WRITE that this thread has read, and after it those that others have read and
-    /// left, while it is its turn to do so.
+    /// Serves the WRITE that this thread has read, and then WRITEs that other threads have read and
+    /// left, as long as [`Writes::next`] returns one.
     pub fn serving_writes(&self, own: impl FnOnce(), other: impl Fn(&Waiting)) {
         own();
         self.reader.rounds.fetch_add(DOINGS - SERVES_A_WRITE, SeqCst);
@@ -276,7 +284,7 @@ mod tests {
         thread.join().unwrap();
     }
 
-    /// Its thread sleeps then, as one does that has nothing.
+    /// A thread that waits for that lock sleeps, as does one that has no request.
     #[test]
     fn a_write_is_waited_for_whose_thread_waits_for_the_lock_of_writes() {
         let arrivals = Arc::new(Arrivals::new(2));
@@ -308,7 +316,8 @@ mod tests {
         thread.join().unwrap();
     }
 
-    /// Such as the last one, which may itself wait for the sync that waits for WRITEs.
+    /// Such a request is the last one of a mount, which may itself wait for the sync that waits for
+    /// WRITEs.
     #[test]
     fn a_thread_that_serves_something_else_is_not_looked_at() {
         let arrivals = Arc::new(Arrivals::new(2));
@@ -340,7 +349,8 @@ mod tests {
         let arrivals = Arrivals::new(2);
         let rounds = AtomicU64::new(0);
         let send = |number| {
-            // As if 300 requests were served until the first two markers arrive.
+            // This acts as if 300 requests were served before each of the first two markers
+            // arrives.
             if rounds.fetch_add(1, SeqCst) < 2 {
                 arrivals.begun.fetch_add(300, SeqCst);
             }

@@ -11,7 +11,7 @@ use crate::abi::messages;
 pub struct Timestamp {
     /// Whole seconds, rounded down.
     pub seconds: i64,
-    /// The rest.
+    /// The nanoseconds beyond them.
     pub nanoseconds: u32,
 }
 
@@ -32,14 +32,14 @@ pub struct Attributes {
     pub ctime: Timestamp,
     /// Type and permissions (`S_IF*` and twelve bits).
     pub mode: u32,
-    /// Names.
+    /// The number of names.
     pub nlink: u32,
     /// User.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Of a device node: its device, in the kernel's 32-bit encoding
-    /// (`(major << 8 | minor & 0xff) | (minor & !0xff) << 12`).
+    /// The device of a device node, in the kernel's 32-bit encoding (`(major << 8 | minor & 0xff) |
+    /// (minor & !0xff) << 12`).
     pub rdev: u32,
     /// Preferred unit of I/O in bytes.
     pub blksize: u32,
@@ -77,8 +77,8 @@ impl Attributes {
     }
 }
 
-/// A name's inode, in the answers to LOOKUP and to requests that create. Each one that is sent adds
-/// one to the node's lookup count.
+/// The inode that a name leads to, in the answers to LOOKUP and to requests that create. Each one
+/// that is sent adds one to the node's lookup count.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Entry {
     /// The node: the number by which requests name the inode until it is forgotten. Never zero.
@@ -106,7 +106,7 @@ impl Entry {
         }
     }
 
-    /// No such name, and the kernel may remember it for `ttl`.
+    /// An entry that says that there is no such name, which the kernel may remember for `ttl`.
     pub(crate) fn negative(ttl: Duration) -> messages::EntryOut {
         messages::EntryOut { entry_valid: ttl.as_secs(), entry_valid_nsec: ttl.subsec_nanos(), ..Default::default() }
     }
@@ -119,9 +119,9 @@ pub struct Statx {
     pub attributes: Attributes,
     /// The time of the inode's creation, if that is known.
     pub btime: Option<Timestamp>,
-    /// `STATX_ATTR_*` that hold.
+    /// The `STATX_ATTR_*` flags that are set.
     pub flags: u64,
-    /// `STATX_ATTR_*` that this filesystem supports.
+    /// The `STATX_ATTR_*` flags that this filesystem supports.
     pub flags_mask: u64,
 }
 

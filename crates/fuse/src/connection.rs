@@ -1,4 +1,4 @@
-//! The kernel's end of a mount, as its control file system for FUSE shows it.
+//! The kernel's end of a mount, as the control file system for FUSE shows it.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -18,7 +18,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// That of the mount whose files have this device number.
+    /// The connection of the mount whose files have this device number.
     pub fn of((major, minor): (u32, u32)) -> Self {
         let number = major << 20 | minor;
         Self { number, place: format!("/sys/fs/fuse/connections/{number}").into() }
@@ -29,8 +29,9 @@ impl Connection {
         self.number
     }
 
-    /// Whether no request is in progress, or none is within that time. Where the control file
-    /// system isn't mounted, that is unknown: then this waits as long as a few requests take.
+    /// Returns whether there is a moment within `time` in which no request is in progress. Where
+    /// the control file system isn't mounted that is unknown; then this waits as long as a few
+    /// requests take.
     pub fn is_idle_within(&self, time: Duration) -> bool {
         const POLL_INTERVAL: Duration = Duration::from_millis(5);
         let deadline = Instant::now() + time;
@@ -50,30 +51,31 @@ impl Connection {
         }
     }
 
-    /// Aborts it: all requests fail from then on, and its server ends. Returns whether it is
-    /// aborted.
+    /// Aborts the connection: all requests fail from then on, and its server ends. Returns whether
+    /// it is aborted.
     pub fn abort(&self) -> bool {
         self.open_abort().and_then(|mut file| file.write_all(b"1")).is_ok()
     }
 
-    /// The file to which a write aborts it, now or later: this connection, and no later one of the
-    /// same number.
+    /// Opens the file to which a write aborts the connection, now or later. It belongs to this
+    /// connection, and to no later one of the same number.
     pub fn open_abort(&self) -> io::Result<File> {
         self.open("abort", OFlags::WRONLY)
     }
 
-    /// Has its end noticed, for this connection and no later one of the same number.
+    /// Returns a handle that tells when this connection has ended, whatever later connection gets
+    /// the same number.
     pub fn observe(&self) -> io::Result<Observed> {
         Ok(Observed { waiting: self.open("waiting", OFlags::PATH)? })
     }
 
     fn open(&self, name: &str, how: OFlags) -> io::Result<File> {
         let opened = rustix::fs::open(self.place.join(name), how | OFlags::CLOEXEC, Mode::empty());
-        // Nobody has mounted the control file system, as in many containers.
+        // The control file system may not be mounted, as in many containers.
         Ok(opened.map(File::from).or_else(|error| self.open_unmounted(name, how).map_err(|_| error))?)
     }
 
-    /// Opens a file of the connection in a control file system that is mounted nowhere. Root may.
+    /// Opens a file of the connection in a control file system that is mounted nowhere. Needs root.
     fn open_unmounted(&self, name: &str, how: OFlags) -> rustix::io::Result<File> {
         let new = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_create(&new)?;
@@ -83,19 +85,19 @@ impl Connection {
     }
 }
 
-/// A connection that is looked at until it has ended.
+/// A handle that tells whether a connection has ended.
 #[derive(Debug)]
 pub struct Observed {
     waiting: File,
 }
 
 impl Observed {
-    /// Whether its file system still exists in the kernel, also when it is aborted: it is mounted
-    /// somewhere, or files of it are open. Until it doesn't, no other file system gets its device
-    /// number.
+    /// Returns whether the connection's file system still exists in the kernel, even if aborted,
+    /// because it is mounted somewhere or files of it are open. As long as it exists, no other file
+    /// system gets its device number.
     pub fn exists(&self) -> bool {
-        // The kernel empties the file when it removes it. Each time that it is open it can be read
-        // once.
+        // The kernel empties the file when it removes it. The file can be read once after each
+        // open.
         let waiting = format!("/proc/self/fd/{}", self.waiting.as_raw_fd());
         fs::read(waiting).is_ok_and(|content| !content.is_empty())
     }

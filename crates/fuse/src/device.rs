@@ -21,7 +21,7 @@ const SHORT: usize = 512;
 /// The most parts that one write takes.
 const MAX_PARTS: usize = 1024;
 
-/// An open `/dev/fuse`; a mount's, once it is mounted.
+/// An open `/dev/fuse`, which belongs to a mount once that is mounted.
 #[derive(Debug)]
 pub struct Device {
     fd: OwnedFd,
@@ -34,15 +34,15 @@ impl Device {
         Ok(Self { fd: file.into() })
     }
 
-    /// One that no kernel speaks through, for tests.
+    /// A device that is connected to no kernel, for tests.
     #[cfg(test)]
     #[allow(clippy::unwrap_used, reason = "a test fails by it")]
     pub(crate) fn unconnected() -> Arc<Self> {
         Arc::new(Self { fd: File::open("/dev/null").unwrap().into() })
     }
 
-    /// One more queue of the same mount, for another thread. Requests must be answered on the queue
-    /// that delivered them.
+    /// Opens one more queue of the same mount, for another thread. Requests must be answered on the
+    /// queue that delivered them.
     pub fn another(&self) -> io::Result<Self> {
         let new = Self::open()?;
         // SAFETY: the command reads one u32, the number of an open descriptor, and changes no
@@ -51,15 +51,15 @@ impl Device {
         Ok(new)
     }
 
-    /// Whether a mount belongs to it.
+    /// Returns whether the device belongs to a mount.
     pub(crate) fn is_mounted(&self) -> io::Result<bool> {
         let mut poll = [PollFd::new(&self.fd, PollFlags::IN)];
         rustix::event::poll(&mut poll, Some(&Timespec::default()))?;
         Ok(!poll[0].revents().contains(PollFlags::ERR))
     }
 
-    /// Waits for a message and reads it into `buffer`. `None`: the filesystem is unmounted or
-    /// aborted.
+    /// Waits for a message, reads it into `buffer`, and returns its length. Returns `None` once the
+    /// filesystem is unmounted or aborted.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
             match rustix::io::read(&self.fd, &mut *buffer) {
@@ -115,7 +115,7 @@ impl AsFd for Device {
 impl Responder for Device {
     fn send(&self, unique: u64, error: i32, parts: &[IoSlice<'_>]) {
         match self.write(unique, error, parts) {
-            // No process waits for it any more.
+            // No process waits for the answer any more.
             Ok(()) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => {}
             Err(errno) => {
                 tracing::error!(request = unique, %errno, "the kernel refused a reply");
@@ -126,7 +126,7 @@ impl Responder for Device {
     }
 }
 
-/// The device as the way back of requests.
+/// Returns the device as the route by which replies go back.
 pub(crate) fn responder(device: &Arc<Device>) -> Arc<dyn Responder> {
     Arc::clone(device) as Arc<dyn Responder>
 }

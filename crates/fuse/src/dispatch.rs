@@ -1,4 +1,4 @@
-//! From a request to the method that serves it.
+//! Calls the method that serves a request.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::request::{self, Form, Operation, Request};
 /// The longest target of a symbolic link.
 const LINK_LIMIT: usize = 4095;
 
-/// Serves one message of the kernel, DESTROY by calling `destroy`.
+/// Serves one message of the kernel. DESTROY calls `destroy`.
 pub fn message(
     filesystem: &impl Filesystem,
     destroy: impl FnOnce(),

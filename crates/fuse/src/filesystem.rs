@@ -1,4 +1,4 @@
-//! What a filesystem has to do.
+//! The trait that a filesystem implements.
 
 use rustix::fs::StatxFlags;
 use rustix::io::Errno;
@@ -13,44 +13,44 @@ use crate::request::{
     SetAttr, SetXattr, Write,
 };
 
-/// One method for each request. Several threads call them at a time.
+/// A filesystem, with one method for each request. Several threads call the methods at a time.
 ///
-/// A method that answers nothing else answers ENOSYS, and **ENOSYS sticks**: of most requests the
-/// kernel concludes that the filesystem doesn't have them, never sends them again on this mount,
-/// and does something of its own instead, silently (FSYNC, FSYNCDIR and FLUSH succeed; FALLOCATE
-/// and the extended attributes' requests fail with EOPNOTSUPP; OPEN and OPENDIR succeed if the
-/// capability was granted; CREATE becomes MKNOD and OPEN; STATX becomes GETATTR; TMPFILE and SYNCFS
-/// are not tried again). To fail just this once, answer something else.
+/// The default of a method answers ENOSYS, and **ENOSYS sticks**: for most requests the kernel
+/// concludes that the filesystem doesn't have them, never sends them again on this mount, and
+/// silently does something of its own instead (FSYNC, FSYNCDIR and FLUSH succeed; FALLOCATE and the
+/// extended attributes' requests fail with EOPNOTSUPP; OPEN and OPENDIR succeed if the capability
+/// was granted; CREATE becomes MKNOD and OPEN; STATX becomes GETATTR; TMPFILE and SYNCFS are not
+/// tried again). To fail just this once, answer something else.
 ///
-/// Methods should answer soon: the thread that calls them reads no further request before they
-/// return. What takes long takes its reply object along to another thread. Where requests arrive
-/// over rings, [`try_nonblocking`](Filesystem::try_nonblocking) says which of them their threads
-/// may serve. Borrowed arguments (names, data) live until the method returns.
+/// Methods should answer soon, since the thread that calls them reads no further request before
+/// they return. A method that takes long should move its reply object to another thread. Where
+/// requests arrive over rings, [`try_nonblocking`](Filesystem::try_nonblocking) says which of them
+/// the rings' threads may serve. Borrowed arguments (names, data) live until the method returns.
 #[allow(unused_variables, reason = "the default methods need no arguments; their names are documentation")]
 pub trait Filesystem: Send + Sync {
-    /// The mount begins, before any request. An error ends it.
+    /// Called when the mount begins, before any request. An error ends the mount.
     fn init(&self, granted: &Granted) -> Result<(), Errno> {
         Ok(())
     }
 
-    /// The kernel's connection has ended, since the filesystem was unmounted or the connection
-    /// aborted: no answer reaches anybody. `is_serving`: threads still serve requests. May be
-    /// called more than once.
+    /// Called when the kernel's connection has ended, since the filesystem was unmounted or the
+    /// connection aborted: no answer reaches anybody then. `is_serving` says that threads still
+    /// serve requests. May be called more than once.
     fn disconnected(&self, _is_serving: bool) {}
 
-    /// The mount has ended: called once, whatever way it ended. With `fuseblk` umount(2) waits
-    /// until this returns, and nothing but FORGETs comes after it; with plain `fuse` it is called
-    /// when all threads have ended.
+    /// Called once when the mount has ended, in whatever way. With `fuseblk`, umount(2) waits until
+    /// this returns, and only FORGETs come after it; with plain `fuse` it is called when all
+    /// threads have ended.
     fn destroy(&self) {}
 
     /// Calls `serve`, which calls the request's method, if that method can answer without waiting
-    /// for a device, for another request or for a lock that is held long. Only with rings: this is
-    /// their threads' work, and what it leaves is done by threads that may wait. By default all is
-    /// left.
+    /// for a device, for another request or for a lock that is held long. Only the threads of rings
+    /// call this; threads that may wait serve the requests for which it does not call `serve`. The
+    /// default never calls `serve`.
     ///
-    /// A method called so that finds that it would have to wait answers EAGAIN, and must have
-    /// changed nothing: it is called once more, by a thread that may. `serve` returns false then.
-    /// (Elsewhere EAGAIN is an answer like any other.)
+    /// If a method that is called this way finds that it would have to wait, it answers EAGAIN and
+    /// must have changed nothing: a thread that may wait calls it once more. `serve` returns false
+    /// then. (Elsewhere EAGAIN is an answer like any other.)
     fn try_nonblocking(&self, request: &Request<'_>, serve: &mut dyn FnMut() -> bool) {}
 
     /// Looks a name up in `parent`. A negative entry lets the kernel remember that there is none.
@@ -58,8 +58,8 @@ pub trait Filesystem: Send + Sync {
         reply.error(Errno::NOSYS);
     }
 
-    /// The kernel forgets lookups. A node whose count reaches zero isn't named by any request until
-    /// it is looked up again. No reply.
+    /// The kernel forgets lookups. No request names a node whose lookup count reaches zero until it
+    /// is looked up again. Has no reply.
     fn forget(&self, forgets: &Forgets<'_>) {}
 
     /// Attributes of `node`.
@@ -81,8 +81,9 @@ pub trait Filesystem: Send + Sync {
         reply.error(Errno::NOSYS);
     }
 
-    /// Changes attributes of `node`, also its size; the answer is all of them. A change of nothing
-    /// comes, too (before a WRITE that clears set-id bits): it is answered like any other.
+    /// Changes attributes of `node`, also its size; the answer has all attributes. The kernel also
+    /// sends changes of nothing (before a WRITE that clears set-id bits), which are answered like
+    /// any other.
     fn setattr(&self, caller: &Caller<'_>, node: u64, change: &SetAttr, reply: ReplyAttr) {
         reply.error(Errno::NOSYS);
     }
@@ -117,7 +118,8 @@ pub trait Filesystem: Send + Sync {
         reply.error(Errno::NOSYS);
     }
 
-    /// Renames `what.name` in `parent`. RENAME2's flags must be understood or refused by EINVAL.
+    /// Renames `what.name` in `parent`. Flags of RENAME2 that the filesystem doesn't know must be
+    /// refused with EINVAL.
     fn rename(&self, caller: &Caller<'_>, parent: u64, what: &Rename<'_>, reply: ReplyEmpty) {
         reply.error(Errno::NOSYS);
     }
@@ -149,13 +151,13 @@ pub trait Filesystem: Send + Sync {
         reply.statfs(&crate::attributes::StatFs { block_size: 4096, name_length: 255, ..Default::default() });
     }
 
-    /// The last user of an OPEN's handle has closed it. No program sees the answer. The default
-    /// does nothing.
+    /// Called when the last user of an OPEN's handle has closed it. No program sees the answer. The
+    /// default does nothing.
     fn release(&self, caller: &Caller<'_>, node: u64, what: &Release, reply: ReplyEmpty) {
         reply.ok();
     }
 
-    /// Makes a file last.
+    /// Makes a file durable.
     fn fsync(&self, caller: &Caller<'_>, node: u64, handle: u64, data_only: bool, reply: ReplyEmpty) {
         reply.error(Errno::NOSYS);
     }
@@ -180,7 +182,7 @@ pub trait Filesystem: Send + Sync {
         reply.error(Errno::NOSYS);
     }
 
-    /// A file descriptor is being closed.
+    /// Called when a file descriptor is closed.
     fn flush(&self, caller: &Caller<'_>, node: u64, handle: u64, lock_owner: u64, reply: ReplyEmpty) {
         reply.error(Errno::NOSYS);
     }
@@ -202,12 +204,12 @@ pub trait Filesystem: Send + Sync {
         reply.error(Errno::NOSYS);
     }
 
-    /// The last user of an OPENDIR's handle has closed it. The default does nothing.
+    /// Called when the last user of an OPENDIR's handle has closed it. The default does nothing.
     fn releasedir(&self, caller: &Caller<'_>, node: u64, what: &Release, reply: ReplyEmpty) {
         reply.ok();
     }
 
-    /// Makes a directory last.
+    /// Makes a directory durable.
     fn fsyncdir(&self, caller: &Caller<'_>, node: u64, handle: u64, data_only: bool, reply: ReplyEmpty) {
         reply.error(Errno::NOSYS);
     }
@@ -227,9 +229,10 @@ pub trait Filesystem: Send + Sync {
         reply.error(Errno::NOSYS);
     }
 
-    /// A signal came for the process that waits for request `unique`. Ok: the request will be
-    /// answered sooner, perhaps by EINTR. EAGAIN: it isn't known (yet); the kernel sends the
-    /// interrupt again. ENOSYS, the default: interrupts aren't understood.
+    /// A signal came for the process that waits for request `unique`. Returns `Ok` if the request
+    /// will be answered sooner, perhaps by EINTR; EAGAIN if the request isn't known (yet), so that
+    /// the kernel sends the interrupt again; ENOSYS, the default, if the filesystem handles no
+    /// interrupts.
     fn interrupt(&self, unique: u64) -> Result<(), Errno> {
         Err(Errno::NOSYS)
     }
@@ -239,7 +242,7 @@ pub trait Filesystem: Send + Sync {
         reply.error(Errno::NOTTY);
     }
 
-    /// Reserves, punches or zeroes.
+    /// Reserves space, punches a hole or zeroes a range.
     fn fallocate(&self, caller: &Caller<'_>, node: u64, what: &Fallocate, reply: ReplyEmpty) {
         reply.error(Errno::NOSYS);
     }

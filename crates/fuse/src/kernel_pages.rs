@@ -1,8 +1,9 @@
-//! Having the kernel write back the dirty pages of a file without dropping any.
+//! Has the kernel write back the dirty pages of a file without dropping any.
 //!
-//! There is no notification for that: the one that drops pages writes them before. So the file
-//! is opened by its handle, on a mount that somebody has open, and written as `sync_file_range`
-//! does, which waits for the answers to the WRITEs and takes no lock that a process could hold.
+//! There is no notification for that: the one that writes pages drops them afterwards. So this
+//! opens the file by its handle, on a mount of which something is open, and calls
+//! `sync_file_range`, which waits for the answers to the WRITEs and takes no lock that a process
+//! could hold.
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
@@ -10,8 +11,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::system::uname;
 
-/// The first kernel whose pages of FUSE files stay under writeback until a WRITE is answered;
-/// before, copies of them were written.
+/// The first kernel in which pages of FUSE files stay under writeback until the WRITE is answered.
+/// Older kernels write copies of the pages.
 const FIRST: (u32, u32) = (6, 16);
 
 /// `struct file_handle` of a FUSE file.
@@ -23,7 +24,7 @@ struct Handle {
     generation: u32,
 }
 
-/// Whether the kernel waits until what it writes back has been answered.
+/// Returns whether the kernel's writeback waits until the WRITEs have been answered.
 pub fn waits_for_writeback() -> bool {
     let name = uname();
     let release = name.release().to_string_lossy();
@@ -31,7 +32,7 @@ pub fn waits_for_writeback() -> bool {
     matches!((numbers.next(), numbers.next()), (Some(major), Some(minor)) if (major, minor) >= FIRST)
 }
 
-/// Opens a directory, a descriptor of which is only a path so far, such that files of its mount can
+/// Opens a directory again of which there is an `O_PATH` descriptor, so that files of its mount can
 /// be opened by their handles.
 pub fn reopen(directory: impl AsFd) -> Result<OwnedFd, Errno> {
     let path = format!("/proc/self/fd/{}", directory.as_fd().as_raw_fd());
@@ -39,11 +40,11 @@ pub fn reopen(directory: impl AsFd) -> Result<OwnedFd, Errno> {
 }
 
 /// Has the kernel write back the dirty pages of the file that it knows as `node`, with the
-/// `generation` that its entry had, and waits for that. `mount` is something open on the mount.
-/// `EPERM` for a process that may not open handles.
+/// `generation` that its entry had, and waits until they are written. `mount` is an open file or
+/// directory of the mount. Fails with `EPERM` in a process that may not open handles.
 ///
-/// The WRITEs come to the threads that serve the mount, and perhaps other requests: this is not for
-/// them.
+/// The threads that serve the mount must not call this, since the WRITEs, and perhaps other
+/// requests, come to them.
 pub fn write_back(mount: impl AsFd, node: u64, generation: u64) -> Result<(), Errno> {
     /// `FILEID_INO64_GEN`.
     const KIND: libc::c_int = 0x81;

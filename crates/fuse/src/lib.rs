@@ -1,4 +1,4 @@
-//! The FUSE protocol and its transports; knows nothing of any file system.
+//! The FUSE protocol and its transports. This crate knows nothing of any file system.
 //!
 //! A program implements [`Filesystem`], mounts with [`mount::Mount`], and serves with [`Session`]:
 //!
@@ -20,8 +20,8 @@
 //! Every request reaches one method of the trait, with a reply object that the method owns: it
 //! answers at once, or keeps the object and answers later from any thread. Three layers are between
 //! the kernel and the trait: a transport ([`device`], or rings) delivers messages, [`request`]
-//! turns bytes into a typed [`Request`], and [`Session`] dispatches it. A reply knows only a route
-//! back, not which transport it is.
+//! turns bytes into a typed [`Request`], and [`Session`] dispatches it. A reply knows only the
+//! route back, not which transport that is.
 //!
 //! The protocol spoken is FUSE 7.45, down to kernels of 7.31.
 
@@ -58,5 +58,5 @@ pub use rustix::io::Errno;
 pub use session::{Session, SessionError, Way};
 pub use sync_device::SyncDevice;
 
-/// The node number of the root directory; the kernel looks it up never and forgets it never.
+/// The node number of the root directory, which the kernel never looks up and never forgets.
 pub const ROOT: u64 = 1;

@@ -1,4 +1,4 @@
-//! INIT: what the kernel offers, what the filesystem wants, and what both get.
+//! The negotiation of INIT: what the kernel offers, what the filesystem wants, and what is granted.
 
 use rustix::io::Errno;
 
@@ -22,30 +22,31 @@ pub enum Transport {
 /// What a filesystem wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// What it wants; what the kernel hasn't is left out.
+    /// The capabilities that it wants; those that the kernel doesn't have are left out.
     pub wanted: Capabilities,
-    /// Bytes of the longest WRITE; requests are limited to as many pages.
+    /// The most bytes of data in a WRITE; all requests are limited to as many pages.
     pub max_write: u32,
     /// Bytes of the longest read-ahead.
     pub max_readahead: u32,
-    /// How many requests may wait in the background (writeback, read-ahead, asynchronous direct
-    /// I/O); over `/dev/fuse` 64 at most.
+    /// How many requests the kernel may have in the background (writeback, read-ahead, asynchronous
+    /// direct I/O); over `/dev/fuse` 64 at most.
     pub max_background: u16,
-    /// From how many on the kernel calls the filesystem congested.
+    /// The number of background requests from which on the kernel calls the filesystem congested.
     pub congestion_threshold: u16,
     /// Granularity of times in nanoseconds.
     pub time_granularity: u32,
-    /// Threads that read requests from `/dev/fuse`: each has room for a request.
+    /// The number of threads that read requests from `/dev/fuse`. Each has a buffer for a request.
     pub threads: usize,
-    /// With rings, threads for requests that may wait; as many by default.
+    /// With rings, the number of threads for requests that may wait; by default
+    /// [`threads`](Self::threads).
     pub ring_threads: Option<usize>,
-    /// How requests are to arrive. ([`Capabilities::OVER_IO_URING`] in [`wanted`](Self::wanted)
-    /// means nothing.)
+    /// How requests are to arrive. ([`Capabilities::OVER_IO_URING`] in [`wanted`](Self::wanted) has
+    /// no effect.)
     pub transport: Transport,
 }
 
 impl Config {
-    /// What needs no more of a filesystem than its methods.
+    /// The capabilities that need no more of a filesystem than its methods.
     ///
     /// [`Capabilities::ASYNC_DIO`] is not among it: the kernel doesn't invalidate its page cache
     /// when an asynchronous direct write ends, and readers of the cache continue to see the old
@@ -61,8 +62,8 @@ impl Config {
         .union(Capabilities::INIT_EXT)
         .union(Capabilities::HAS_EXPIRE_ONLY);
 
-    /// The capabilities of a filesystem that is the only one to change its files, opens neither
-    /// these nor directories, applies umask and ACLs by itself, and clears set-id bits and
+    /// The capabilities for a filesystem whose files nobody else changes, which needs no OPEN of
+    /// files or directories, applies umask and ACLs by itself, and clears set-id bits and
     /// capabilities on request. With `default_permissions` add [`Capabilities::ALLOW_IDMAP`].
     pub const FULL: Capabilities = Self::BASIC
         .union(Capabilities::DONT_MASK)
@@ -90,20 +91,20 @@ impl Default for Config {
     }
 }
 
-/// What both got.
+/// What kernel and filesystem agreed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Granted {
     /// The protocol's minor version, the lower of both.
     pub minor: u32,
-    /// What holds on this mount.
+    /// The capabilities of this mount.
     pub capabilities: Capabilities,
-    /// What the kernel could have, to say what is missing.
+    /// The capabilities that the kernel offered, for messages about what is missing.
     pub offered: Capabilities,
     /// Bytes of the longest WRITE.
     pub max_write: u32,
     /// Bytes of the longest read-ahead.
     pub max_readahead: u32,
-    /// How many requests may wait in the background.
+    /// How many requests the kernel may have in the background.
     pub max_background: u16,
 }
 
@@ -113,10 +114,10 @@ impl Granted {
     }
 }
 
-/// Why there is no common ground.
+/// Why there is no agreement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NegotiationError {
-    /// The kernel is older than what is spoken here.
+    /// The kernel is older than the oldest version supported here.
     #[error("the kernel speaks FUSE {0}.{1}; 7.{OLDEST_MINOR} is needed")]
     TooOld(u32, u32),
     /// The filesystem refused.
@@ -127,23 +128,24 @@ pub enum NegotiationError {
 /// An answer to INIT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// A kernel of a later major version gets ours, and sends INIT again.
+    /// The reply to a kernel of a later major version, which says ours: the kernel sends INIT
+    /// again.
     Again(InitOut),
-    /// This is it.
+    /// The reply that ends the negotiation, and its result.
     Settled(InitOut, Granted),
 }
 
-/// Bytes of the longest WRITE, whole pages.
+/// The most bytes of data in a WRITE, a multiple of the page size.
 pub fn longest_write(config: &Config, page_size: usize) -> u32 {
     let page = page_size as u32;
     config.max_write.max(page).next_multiple_of(page).min(u32::from(u16::MAX) * page)
 }
 
-/// Requests that the kernel may have in the background at a time over `/dev/fuse`, where all WRITEs
-/// of them may have to wait for a thread, with up to a MiB of data each.
+/// The most requests that the kernel may have in the background at a time over `/dev/fuse`. All of
+/// them may be WRITEs that wait for a thread, with up to a MiB of data each.
 pub const MAX_IN_BACKGROUND: u16 = 64;
 
-/// Settles what both can. `rings`: they are ready.
+/// Computes the answer to INIT. `rings` says that rings are ready.
 pub fn negotiate(init: &Init, config: &Config, page_size: usize, rings: bool) -> Result<Answer, NegotiationError> {
     if init.major > MAJOR {
         return Ok(Answer::Again(InitOut { major: MAJOR, minor: MINOR, ..Default::default() }));

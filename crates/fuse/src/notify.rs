@@ -15,16 +15,15 @@ use crate::device::Device;
 
 /// Invalidates caches of the kernel. Cheap to clone; any thread may use it.
 ///
-/// What isn't cached is no error. The calls that name an entry take its directory's lock in the
-/// kernel: a thread that is serving a request on that directory (or one that such a request waits
-/// for) must not make them, or both wait forever. The same holds for an inode's data and a READ of
-/// it.
+/// It is no error if nothing is cached. In the kernel, the calls that name an entry take the lock
+/// of its directory: a thread that is serving a request on that directory, or for which such a
+/// request waits, must not make them, or both wait forever. The same holds for the data of an inode
+/// and a thread that serves a READ of it.
 #[derive(Debug, Clone)]
 pub struct Notifier {
     /// The connection ends with the session, however long this lives.
     device: Weak<Device>,
-    /// What arrives over `/dev/fuse`, unless requests arrive over rings; and how many requests in
-    /// the background at a time.
+    /// Keeps track of requests over `/dev/fuse`. `None` if requests arrive over rings.
     arrivals: Option<Arc<Arrivals>>,
     most_in_background: u64,
 }
@@ -34,17 +33,19 @@ impl Notifier {
         Self { device: Arc::downgrade(device), arrivals, most_in_background: most_in_background.into() }
     }
 
-    /// A duplicate of the connection's `/dev/fuse`, with which root mounts the same once more (see
-    /// [`Detached::of_connection`](crate::mount::Detached::of_connection)). It keeps the connection
-    /// from ending with its server, so it is to be closed soon. `None` once that has ended.
+    /// A duplicate of the connection's `/dev/fuse`, with which root mounts the same file system
+    /// once more (see [`Detached::of_connection`](crate::mount::Detached::of_connection)). It keeps
+    /// the connection from ending with its server, so it is to be closed soon. `None` once the
+    /// session has ended.
     pub fn connection(&self) -> Option<OwnedFd> {
         self.device.upgrade()?.as_fd().try_clone_to_owned().ok()
     }
 
-    /// Waits until all dirty pages that the kernel takes for written are: before Linux 6.16 their
-    /// WRITEs may not even have arrived. Not for the threads that serve requests. Over rings, where
-    /// no request is behind those of all rings, this waits for nothing. `files` finds regular files
-    /// that the kernel may know; it is asked where no file is known that was written.
+    /// Waits until all dirty pages that the kernel takes for written have been written: before
+    /// Linux 6.16 their WRITEs may not even have arrived. Threads that serve requests must not call
+    /// this. Over rings it waits for nothing, since no marker is queued behind the requests of all
+    /// rings. `files` finds regular files that the kernel may know; it is called if the file that
+    /// was written last is not known.
     pub fn settle<I: IntoIterator<Item = u64>>(&self, files: impl Fn() -> I) -> Result<(), Errno> {
         let Some(arrivals) = &self.arrivals else { return Ok(()) };
         arrivals.settle(self.most_in_background, |number| {
@@ -59,13 +60,13 @@ impl Notifier {
                     return Ok(true);
                 }
             }
-            // Without a file there is no page.
+            // Without a file there is no dirty page.
             Ok(false)
         })
     }
 
-    /// Has the kernel queue the answer to a question for nothing, by that number; returns whether
-    /// it knows the file.
+    /// Has the kernel queue the answer to a RETRIEVE of zero bytes, which is the marker of that
+    /// number. Returns whether the kernel knows the file.
     fn mark(&self, node: u64, number: u64) -> Result<bool, Errno> {
         let out = RetrieveOut { notify_unique: number, nodeid: node, ..RetrieveOut::default() };
         let device = self.device.upgrade().ok_or(Errno::NODEV)?;
@@ -76,8 +77,8 @@ impl Notifier {
         }
     }
 
-    /// Attributes and cached data of `node` are stale: the data from `offset` on, `length` bytes
-    /// (zero: to the end).
+    /// Invalidates the attributes and cached data of `node`: `length` bytes from `offset` on (zero:
+    /// to the end).
     pub fn inval_inode(&self, node: u64, offset: u64, length: u64) -> Result<(), Errno> {
         let out = InvalInodeOut {
             ino: node,
@@ -87,14 +88,14 @@ impl Notifier {
         self.send(notify::INVAL_INODE, &[out.as_bytes()])
     }
 
-    /// Attributes of `node` are stale, its data isn't.
+    /// Invalidates the attributes of `node`, but not its data.
     pub fn inval_attributes(&self, node: u64) -> Result<(), Errno> {
         let out = InvalInodeOut { ino: node, off: -1, len: 0 };
         self.send(notify::INVAL_INODE, &[out.as_bytes()])
     }
 
-    /// What is cached about `name` in `parent` (also that there is none) is stale, and `parent`'s
-    /// attributes with it.
+    /// Invalidates the cached entry of `name` in `parent`, also a negative one, and the attributes
+    /// of `parent`.
     pub fn inval_entry(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
         self.entry(parent, name, 0)
     }
@@ -105,13 +106,13 @@ impl Notifier {
         self.entry(parent, name, EXPIRE_ONLY)
     }
 
-    /// `name` of `child` in `parent` was deleted.
+    /// Tells the kernel that the entry `name` of `child` in `parent` was deleted.
     pub fn delete(&self, parent: u64, child: u64, name: &[u8]) -> Result<(), Errno> {
         let out = DeleteOut { parent, child, namelen: name.len() as u32, padding: 0 };
         self.send(notify::DELETE, &[out.as_bytes(), name, &[0]])
     }
 
-    /// All cached names are stale (kernels of FUSE 7.44 and later; EINVAL before).
+    /// Invalidates all cached names (kernels of FUSE 7.44 and later; EINVAL before).
     pub fn inval_all_entries(&self) -> Result<(), Errno> {
         self.send(notify::INC_EPOCH, &[])
     }

@@ -1,4 +1,4 @@
-//! A mount being served.
+//! The session in which a mount is served.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,18 +24,18 @@ use crate::request::{Form, Init, Operation, Request};
 use crate::ring::{self, HopCounters, NoRing, Rings};
 use crate::writes::Waiting;
 
-/// Room in a buffer for a message without a WRITE's data.
+/// The bytes in a buffer for a message without a WRITE's data.
 const HEADERS: usize = 4096;
-/// The least that the kernel wants to have room for.
+/// The smallest buffer that the kernel accepts, in bytes.
 const MIN_BUFFER: usize = 8192;
 
 /// Why a mount can't be served (any more).
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
-    /// There is no common protocol.
+    /// The negotiation of the protocol failed.
     #[error(transparent)]
     Negotiation(#[from] NegotiationError),
-    /// It was unmounted before it began.
+    /// The filesystem was unmounted before the session began.
     #[error("unmounted before it began")]
     Unmounted,
     /// The kernel's first message isn't INIT.
@@ -44,7 +44,7 @@ pub enum SessionError {
     /// The device, or a ring, fails.
     #[error("the kernel's connection failed")]
     Device(#[source] io::Error),
-    /// Rings were requested.
+    /// Rings were required, but there can be none.
     #[error("FUSE over io_uring is not to be had: {0}")]
     NoRing(#[source] NoRing),
     /// A thread can't be started.
@@ -69,20 +69,20 @@ pub enum Way {
     },
 }
 
-/// A filesystem and the mount that it serves, the protocol agreed.
+/// A filesystem and the mount that it serves, after the protocol was negotiated.
 pub struct Session<F> {
     filesystem: F,
-    /// Until it has run: the connection ends with it.
+    /// The device, until the session has run: the connection ends with it.
     device: Mutex<Option<Arc<Device>>>,
     notifier: Notifier,
     granted: Granted,
     way: Way,
-    /// Until it runs.
+    /// The rings, until the session runs.
     rings: Mutex<Option<Rings>>,
     threads: usize,
-    /// What arrives over `/dev/fuse`.
+    /// Keeps track of the requests that arrive over `/dev/fuse`.
     arrivals: Arc<Arrivals>,
-    /// Threads that serve a request of `/dev/fuse`, not over rings.
+    /// The number of threads that serve a request of `/dev/fuse`, where there are no rings.
     serving: AtomicUsize,
     destroyed: AtomicBool,
 }
@@ -144,7 +144,7 @@ impl<F: Filesystem> Session<F> {
         }
     }
 
-    /// What was agreed.
+    /// The result of the negotiation.
     pub fn granted(&self) -> &Granted {
         &self.granted
     }
@@ -178,8 +178,8 @@ impl<F: Filesystem> Session<F> {
         self.run_and(|| ())
     }
 
-    /// The same; `begun` is called when all threads that it takes have started, and not if they
-    /// have not.
+    /// The same as [`run`](Self::run), but calls `begun` when all threads that it needs have
+    /// started, and not if one of them has failed to start.
     pub fn run_and(&self, begun: impl FnOnce()) -> Result<(), SessionError> {
         let Some(device) = self.device.lock().take() else { return Ok(()) };
         let rings = self.rings.lock().take();
@@ -215,7 +215,7 @@ impl<F: Filesystem> Session<F> {
                     .spawn_scoped(scope, move || self.serve(&queue));
                 match thread {
                     Ok(thread) => threads.push(thread),
-                    // Fewer threads serve as well.
+                    // The session can serve with fewer threads.
                     Err(error) => tracing::warn!(%error, "fewer threads than wanted"),
                 }
             }
@@ -227,7 +227,7 @@ impl<F: Filesystem> Session<F> {
         })
     }
 
-    /// Serves what comes on one queue.
+    /// Serves the requests of one queue.
     fn serve(&self, device: &Arc<Device>) -> io::Result<()> {
         let responder = device::responder(device);
         let form = self.granted.form();
@@ -254,7 +254,7 @@ impl<F: Filesystem> Session<F> {
             let serve = |message: &[u8], responder: &Arc<dyn Responder>| {
                 let serve =
                     || dispatch::message(&self.filesystem, || self.destroy_when_written(), message, form, responder);
-                // A reply lost in the panic has been answered by its drop.
+                // If the panic drops the reply object, the drop answers the request.
                 if catch_unwind(AssertUnwindSafe(serve)).is_err() {
                     tracing::error!(request = opcode::name(opcode), "the filesystem panicked");
                 }
@@ -272,8 +272,8 @@ impl<F: Filesystem> Session<F> {
         Ok(())
     }
 
-    /// The kernel's last request, before which WRITEs of pages came that other threads may still
-    /// serve.
+    /// Serves the kernel's last request. Other threads may still serve WRITEs of pages that came
+    /// before it.
     fn destroy_when_written(&self) {
         self.arrivals.wait_for_writes();
         self.destroy();
@@ -297,7 +297,8 @@ impl<F> std::fmt::Debug for Session<F> {
     }
 }
 
-/// Makes rings if they are requested and offered; an error if they are required and can't be made.
+/// Makes rings if they are requested and offered. Returns an error if they are required and can't
+/// be made.
 fn rings(init: &Init, config: &Config, page: usize, device: &Arc<Device>) -> Result<(Option<Rings>, Way), NoRing> {
     if config.transport == Transport::Device {
         return Ok((None, Way::Device { why: None }));

@@ -1,20 +1,20 @@
-//! A block device that the kernel writes to whenever somebody syncs.
+//! A block device to which the kernel writes whenever somebody syncs.
 //!
-//! Before Linux 6.18 the kernel tells the server of a `fuseblk` mount nothing of sync(2),
-//! syncfs(2) and a remount to read-only. But each of them writes dirty pages of block devices and
-//! waits for that: sync(2) those of all devices that are open, the others those of the mount's
-//! source. So the source is a loop device whose file this process serves, by a session of its own,
-//! and one page of it is dirty at any time. The WRITE of that page is a request to sync, and its
-//! answer says how that ended. The kernel writes the page by itself, too, when it has been dirty
-//! for half a minute (`vm.dirty_expire_centisecs`); nobody waits for that sync.
+//! Before Linux 6.18 the kernel does not tell the server of a `fuseblk` mount about sync(2),
+//! syncfs(2) and a remount to read-only. But each of these writes dirty pages of block devices and
+//! waits until they are written: sync(2) writes those of all devices that are open, the others
+//! those of the mount's source. So the source is a loop device whose file this process serves, by a
+//! session of its own, and one page of it is dirty at any time. The WRITE of that page is a request
+//! to sync, and its answer says how that ended. The kernel writes the page by itself, too, when it
+//! has been dirty for half a minute (`vm.dirty_expire_centisecs`); nobody waits for that sync.
 //!
-//! The page is dirty again before the sync that its WRITE requests begins (invariant 62). A sync
-//! that finds the page clean therefore waits for a WRITE whose sync has not begun, or has another
-//! WRITE made; either covers all that was done before it.
+//! The page is dirty again before the sync that its WRITE requests begins (invariant 62). A sync of
+//! the kernel therefore waits for a WRITE whose sync has not begun yet, or causes another WRITE;
+//! either covers all that was done before it.
 //!
 //! The file is the root of a mount that is nowhere in the tree, and which no user but root may
-//! enter. If the process that serves it can't end, the connection of that mount has to be aborted,
-//! or sync(2) would wait.
+//! enter. If the process that serves it hangs and can't end, the connection of that mount has to be
+//! aborted, or else sync(2) waits forever.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -42,20 +42,20 @@ use crate::session::Session;
 
 /// The mode of the file: a regular one.
 const MODE: u32 = 0o100_600;
-/// Bytes of the device. No image of a volume is so small.
+/// The size of the device in bytes. No image of a volume is so small.
 const SIZE: usize = 4096;
 /// How long the kernel caches the attributes of the file, which never change.
 const TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
 type OnSync = Box<dyn Fn() -> Result<(), Errno> + Send + Sync>;
 
-/// The device. It ends by [`end`](Self::end), or when this is dropped.
+/// The device, until [`end`](Self::end) is called or this is dropped.
 #[derive(Debug)]
 pub struct SyncDevice {
     state: Arc<State>,
     path: String,
     number: (u32, u32),
-    /// Until it has ended; the mount may keep it attached a little longer.
+    /// The loop device, until [`end`](Self::end); the mount may keep it attached a little longer.
     attached: Mutex<Option<LoopDevice>>,
 }
 
@@ -88,7 +88,7 @@ impl SyncDevice {
         })?;
         let file = format!("/proc/self/fd/{}", place.as_raw_fd());
         let file = OpenOptions::new().read(true).write(true).open(file)?;
-        // The kernel has to know its size before it makes a device of it.
+        // The kernel has to know the file's size before it makes a device of it.
         let number = file.metadata()?.dev();
         let attached = LoopDevice::attach_file(&file, name, false)?;
         if must_not_change_while_written(attached.path()) {
@@ -108,14 +108,14 @@ impl SyncDevice {
         &self.path
     }
 
-    /// The device number, major and minor, of the file system that the device's file is in. The
-    /// kernel's control file system has the connection by it.
+    /// The device number, major and minor, of the file system that the device's file is in. It
+    /// identifies the connection in the kernel's control file system.
     pub fn number_of_file(&self) -> (u32, u32) {
         self.number
     }
 
-    /// From now on the kernel's syncs call `sync`, one after the other, and wait for its result. To
-    /// be called when the device is mounted: mounting drops its pages.
+    /// Has the kernel's syncs call `sync` from now on, one after the other, and wait for its
+    /// result. To be called when the device is mounted, since mounting drops its pages.
     pub fn begin(&self, sync: impl Fn() -> Result<(), Errno> + Send + Sync + 'static) -> io::Result<()> {
         let _ = self.state.sync.set(Box::new(sync));
         let attached = self.attached.lock();
@@ -124,11 +124,12 @@ impl SyncDevice {
         Ok(self.state.dirty()?)
     }
 
-    /// Syncs no more, and lets go of the device. Waits for a sync in progress.
+    /// Ends the syncs and closes the device. Waits for a sync in progress.
     pub fn end(&self) {
         self.state.ended.store(true, Ordering::SeqCst);
         let device = self.state.device.lock().take();
-        // What is dirty would otherwise be written when the process that serves it has ended.
+        // The kernel would otherwise write the dirty page when the process that serves it has
+        // ended.
         if let Some(Err(error)) = device.map(|device| device.sync_data()) {
             tracing::debug!(%error, "the last page of the device by which syncs arrive");
         }
@@ -143,7 +144,7 @@ impl Drop for SyncDevice {
 }
 
 impl State {
-    /// Dirties the page, unless all has ended.
+    /// Dirties the page, unless the device has ended.
     fn dirty(&self) -> Result<(), Errno> {
         match &*self.device.lock() {
             Some(device) => {
@@ -153,13 +154,14 @@ impl State {
         }
     }
 
-    /// The page is written: somebody syncs.
+    /// Serves the WRITE of the page, which means that somebody syncs.
     fn written(&self) -> Result<(), Errno> {
         let Some(sync) = self.sync.get().filter(|_| !self.ended.load(Ordering::SeqCst)) else { return Ok(()) };
-        // Before the sync begins: one that comes meanwhile has another made.
+        // The page is dirty before the sync begins, so that a sync that comes meanwhile causes
+        // another one.
         if let Err(errno) = self.dirty() {
             tracing::error!(%errno, "syncs of the kernel no longer arrive");
-            // Who syncs hears of it (invariant 62).
+            // The process that syncs gets the error (invariant 62).
             return Err(errno);
         }
         sync()
@@ -213,8 +215,8 @@ fn mount_nowhere(device: &Device) -> io::Result<OwnedFd> {
     Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?)
 }
 
-/// Whether the kernel keeps pages of a device unchanged while it writes them: dirtying one then
-/// waits for its WRITE.
+/// Returns whether the kernel keeps pages of a device unchanged while it writes them, so that
+/// dirtying a page waits for its WRITE.
 fn must_not_change_while_written(device: &str) -> bool {
     let name = device.trim_start_matches("/dev/");
     std::fs::read_to_string(format!("/sys/block/{name}/queue/stable_writes")).is_ok_and(|value| value.trim() != "0")

@@ -1,10 +1,11 @@
-//! Which threads serve the WRITEs of `/dev/fuse`.
+//! Distributes the WRITEs of `/dev/fuse` among threads.
 //!
-//! A WRITE waits while too much data is dirty, as long as a commit takes, and the kernel has any
-//! number of them written back for one writer. So WRITEs have only half of the threads that read
-//! requests, and all else has the others (invariant 65): a thread that reads one more leaves it to
-//! those that serve WRITEs, and reads on. There is room for all that the kernel sends in the
-//! background, and for some that programs wait for themselves, as by `O_DIRECT`.
+//! A WRITE waits while too much data is dirty, which takes as long as a commit, and writeback of
+//! one writer's data may send any number of WRITEs. So only half of the threads that read requests
+//! serve WRITEs, and the others serve all other requests (invariant 65): a thread that reads one
+//! more WRITE leaves it to those that serve WRITEs, and reads on. There is room for all WRITEs that
+//! the kernel sends in the background, and for some that programs wait for themselves, as with
+//! `O_DIRECT`.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -14,20 +15,20 @@ use ubtrfs_threads::{Condvar, Mutex, Rank};
 use crate::device::Device;
 use crate::negotiate::MAX_IN_BACKGROUND;
 
-/// WRITEs that may wait for a thread.
+/// How many WRITEs may wait for a thread.
 const ROOM: usize = 2 * MAX_IN_BACKGROUND as usize;
 
 /// A WRITE that waits for a thread.
 #[derive(Debug)]
 pub struct Waiting {
     number: u64,
-    /// As it was read.
+    /// The message as it was read.
     pub message: Vec<u8>,
-    /// Where it was read, and has to be answered.
+    /// The queue on which it was read, and has to be answered.
     pub device: Arc<Device>,
 }
 
-/// The WRITEs that are served, and those that wait.
+/// The WRITEs that are being served, and those that wait.
 #[derive(Debug)]
 pub struct Writes {
     state: Mutex<State>,
@@ -40,25 +41,25 @@ struct State {
     serving: usize,
     most: usize,
     waiting: VecDeque<Waiting>,
-    /// How many have waited so far.
+    /// How many WRITEs have waited so far.
     numbers: u64,
-    /// Those of them that are not served.
+    /// The numbers of those that are not served yet.
     unserved: BTreeSet<u64>,
 }
 
 impl Writes {
-    /// For so many threads that read requests.
+    /// Returns the state for this many threads that read requests.
     pub fn new(threads: usize) -> Self {
         let state =
             State { serving: 0, most: threads / 2, waiting: VecDeque::new(), numbers: 0, unserved: BTreeSet::new() };
         Self { state: Mutex::new(Rank::SessionWrites, state), served: Condvar::new() }
     }
 
-    /// Whether the thread that has read this WRITE serves it, and then [`next`](Self::next) says
-    /// which others. If not, another thread does.
+    /// Returns whether the thread that has read this WRITE is to serve it; [`next`](Self::next)
+    /// then says which WRITEs it serves after that. If not, another thread serves it.
     pub fn is_own(&self, message: &[u8], device: &Arc<Device>) -> bool {
         let mut state = self.state.lock();
-        // Those that wait need a thread that will go on with them.
+        // WRITEs may only wait if a thread that serves one will go on with them.
         if state.serving < state.most.max(1) || state.waiting.len() >= ROOM {
             state.serving += 1;
             return true;
@@ -70,15 +71,15 @@ impl Writes {
         false
     }
 
-    /// What a thread serves next that has served a WRITE: its own, or `served`. `None` if it is to
-    /// read on.
+    /// Takes the WRITE that a thread serves next after it has served one: its own, or `served`.
+    /// `None` if the thread is to read on.
     pub fn next(&self, served: Option<&Waiting>) -> Option<Waiting> {
         let mut state = self.state.lock();
         if let Some(Waiting { number, .. }) = served {
             state.unserved.remove(number);
             self.served.notify_all();
         }
-        // More of them serve while there is no room for what waits.
+        // More threads than that serve WRITEs while there is no room for WRITEs that wait.
         let next = if state.serving > state.most.max(1) { None } else { state.waiting.pop_front() };
         if next.is_none() {
             state.serving -= 1;
@@ -86,18 +87,18 @@ impl Writes {
         next
     }
 
-    /// How many wait or have waited and are not served yet.
+    /// How many WRITEs wait, or have waited and are not served yet.
     pub fn unserved(&self) -> u64 {
         self.state.lock().unserved.len() as u64
     }
 
-    /// Has all others wait.
+    /// Makes all other calls wait.
     #[cfg(test)]
     pub fn lock(&self) -> impl Sized + '_ {
         self.state.lock()
     }
 
-    /// Waits until all are served that wait for a thread now.
+    /// Waits until all WRITEs that wait for a thread now are served.
     pub fn settle(&self) {
         let mut state = self.state.lock();
         let numbers = state.numbers;
@@ -133,7 +134,7 @@ mod tests {
         assert!(!writes.is_own(&[7], &device), "the other thread still serves its own");
     }
 
-    /// They would wait for nobody.
+    /// WRITEs that waited would wait forever.
     #[test]
     fn a_thread_that_is_alone_serves_all() {
         for threads in [0, 1] {
@@ -147,7 +148,7 @@ mod tests {
         let (writes, device) = (Writes::new(4), Device::unconnected());
         let own = (0..2 + ROOM + 3).filter(|_| writes.is_own(&[], &device)).count();
         assert_eq!((own, writes.unserved()), (2 + 3, ROOM as u64));
-        // The threads that are too many go back to reading.
+        // The surplus threads go back to reading.
         assert!((0..3).all(|_| writes.next(None).is_none()));
         assert!(writes.next(None).is_some());
     }

@@ -1,10 +1,10 @@
-//! ACLs as archives have them: the text of `acl_to_text(3)`, in long or in short form, with commas
-//! or newlines. star and bsdtar add the number of a named user or group as a fourth field.
+//! Parses ACLs as archives have them: the text of `acl_to_text(3)`, in long or short form, with
+//! commas or newlines. star and bsdtar add the number of a named user or group as a fourth field.
 
 use ubtrfs::acl::{Acl, AclEntry, AclTag};
 
-/// The list that a text says; `None` if it has no entries. An error says which part of it means
-/// nothing, or who is not known.
+/// Parses an ACL; `None` if the text has no entries. An error says which part of it is malformed,
+/// or which user or group is unknown.
 pub fn parse(text: &[u8]) -> Result<Option<Acl>, String> {
     let text = std::str::from_utf8(text).map_err(|_| "it is no text".to_owned())?;
     let mut entries = Vec::new();
@@ -30,7 +30,7 @@ fn entry(part: &str) -> Result<AclEntry, String> {
         "group" | "g" if is_named => (AclTag::Group, fields.next()),
         "user" | "u" => (AclTag::Owner, fields.next()),
         "group" | "g" => (AclTag::OwningGroup, fields.next()),
-        // Some write `mask:rwx` for `mask::rwx`.
+        // Some programs write `mask:rwx` for `mask::rwx`.
         "mask" | "m" => (AclTag::Mask, if is_named { Some(name) } else { fields.next() }),
         "other" | "o" => (AclTag::Other, if is_named { Some(name) } else { fields.next() }),
         _ => return Err(wrong()),
@@ -49,7 +49,7 @@ fn entry(part: &str) -> Result<AclEntry, String> {
     if fields.next().is_some() { Err(wrong()) } else { Ok(AclEntry { tag, permissions, id }) }
 }
 
-/// `rwx` with minus signs for what is missing, in any order.
+/// Parses `rwx` in any order, with minus signs for missing permissions.
 fn permissions_of(text: &str) -> Option<u16> {
     text.trim().chars().try_fold(0, |all, one| {
         Some(
@@ -64,7 +64,7 @@ fn permissions_of(text: &str) -> Option<u16> {
     })
 }
 
-/// The number that a name has on this system, as for tar(1).
+/// Looks up the number of a name on this system, as tar(1) does.
 fn id_of(tag: AclTag, name: &str) -> Option<u32> {
     match tag {
         AclTag::User => uzers::get_user_by_name(name).map(|user| user.uid()),

@@ -1,4 +1,4 @@
-//! Reading tar archives: what an entry says of its file, and its data.
+//! Reads tar archives: the description of each entry's file, and its data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -13,24 +13,26 @@ use crate::sparse::SparseMap;
 
 /// Bytes of a block of an archive.
 pub(crate) const BLOCK: u64 = 512;
-/// Bytes of records and long names that an entry may have: the kernel's xattrs have less.
+/// The most bytes of records and long names of an entry. The xattrs that the kernel supports need
+/// less.
 const MAX_RECORDS: u64 = 16 << 20;
-/// Bytes of records that hold for all entries: each entry costs as much (the manual names it).
+/// The most bytes of records that apply to all entries, since each entry takes that much work (the
+/// manual names this limit).
 const MAX_COMMON: u64 = 64 << 10;
-/// Ranges of data that a sparse file may have.
+/// The most ranges of data of a sparse file.
 const MAX_RANGES: u64 = 1 << 20;
-/// Bytes of a path (the manual names it).
+/// The most bytes of a path (the manual names this limit).
 const MAX_PATH: usize = 65_535;
 
 /// An archive that is read from its beginning to its end.
 #[derive(Debug)]
 pub struct ArchiveReader<R> {
     reader: R,
-    /// Bytes of the entry's data and padding that have not been read.
+    /// The bytes of the entry's data and padding that have not been read.
     data: u64,
     padding: u64,
     is_begun: bool,
-    /// Records that say something of all entries.
+    /// The records that apply to all entries.
     common: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
@@ -39,7 +41,7 @@ impl<R: Read> ArchiveReader<R> {
         Self { reader, data: 0, padding: 0, is_begun: false, common: BTreeMap::new() }
     }
 
-    /// The next entry; none at the end.
+    /// Reads the next entry; `None` at the end.
     pub fn next(&mut self) -> Result<Option<Described>> {
         let (mut records, mut path, mut target) = (Vec::new(), None, None);
         loop {
@@ -60,7 +62,7 @@ impl<R: Read> ArchiveReader<R> {
                 }
                 b'L' => path = Some(until_zero(&self.whole(size)?).to_vec()),
                 b'K' => target = Some(until_zero(&self.whole(size)?).to_vec()),
-                // The name of the volume, of `tar -V`.
+                // This is the name of the volume, by `tar -V`.
                 b'V' => self.begin_data(size),
                 b'M' => return Err(refuse(&fields, "begins in another part of the archive")),
                 b'N' => return Err(refuse(&fields, "is a list of names, which nobody has written since 1992")),
@@ -86,8 +88,8 @@ impl<R: Read> ArchiveReader<R> {
         })
     }
 
-    /// Reads a header. `false` at the end of what there is: some programs write no zeros behind the
-    /// last entry.
+    /// Reads a header. Returns `false` at the end of the file, since some programs write no zeros
+    /// behind the last entry.
     fn fill_header(&mut self, header: &mut Header) -> Result<bool> {
         let (bytes, mut at) = (header.as_mut_bytes(), 0);
         while at < bytes.len() {
@@ -109,7 +111,7 @@ impl<R: Read> ArchiveReader<R> {
         let others = || bytes[..148].iter().chain(&bytes[156..]);
         let blanks = 8 * u32::from(b' ');
         let sum: u32 = others().map(|byte| u32::from(*byte)).sum::<u32>() + blanks;
-        // Some old programs have summed up signed bytes.
+        // Some old programs have summed signed bytes.
         let signed: i64 = others().map(|byte| i64::from(*byte as i8)).sum::<i64>() + i64::from(blanks);
         let recorded = number(&bytes[148..156]);
         if recorded.is_some_and(|recorded| recorded == i64::from(sum) || recorded == signed) {
@@ -119,15 +121,15 @@ impl<R: Read> ArchiveReader<R> {
         Err(if self.is_begun { Error::Refused("the archive is damaged".into()) } else { no_archive() })
     }
 
-    /// Notes what holds for all entries from here on.
+    /// Keeps records that apply to all entries from here on.
     fn note_common(&mut self, records: Vec<Record>) -> Result<()> {
         self.common.extend(records);
         let bytes: usize = self.common.iter().map(|(key, value)| key.len() + value.len()).sum();
         if bytes as u64 > MAX_COMMON { Err(too_many_for_all()) } else { Ok(()) }
     }
 
-    /// The entry's data is passed over by other means. Returns how many bytes that are, with what
-    /// fills its last block.
+    /// Notes that the caller skips the entry's data by other means. Returns how many bytes that
+    /// are, with the padding of the last block.
     pub fn pass_over(&mut self) -> u64 {
         let left = self.data.saturating_add(self.padding);
         (self.data, self.padding) = (0, 0);
@@ -173,7 +175,7 @@ impl<R: Read> ArchiveReader<R> {
         of.path = path.unwrap_or(of.path);
         of.target = target.unwrap_or(of.target);
         let mut additions = Additions::default();
-        // An entry's own record counts, also one that takes back what holds for all.
+        // An entry's own record overrides the common one, even if it only cancels that.
         let own: BTreeSet<&[u8]> = records.iter().map(|(key, _)| key.as_slice()).collect();
         for (key, value) in self.common.iter().filter(|(key, _)| !own.contains(key.as_slice())) {
             additions.take(&mut of, key, value)?;
@@ -182,8 +184,8 @@ impl<R: Read> ArchiveReader<R> {
             additions.take(&mut of, key, value)?;
         }
         additions.finish(&mut of)?;
-        // Of others the size says nothing. GNU tar's incremental archives have the names of
-        // directories as their data.
+        // For other kinds the size has no meaning. GNU tar's incremental archives have the names in
+        // a directory as its data.
         let has_data = of.kind == Kind::Regular || fields.kind() == b'D';
         let size = if has_data { additions.size.map_or_else(|| fields.size(), Ok)? } else { 0 };
         of.size = size;
@@ -205,17 +207,18 @@ impl<R: Read> ArchiveReader<R> {
             end = next.ok_or_else(malformed)?;
         }
         if of.kind == Kind::Symlink {
-            // Whatever the header says: symbolic links have no permissions.
+            // Symbolic links have no permissions, whatever the header says.
             of.mode = 0o777;
         }
-        // Old archives mark directories so.
+        // Old archives mark directories by a slash.
         if of.kind == Kind::Regular && of.path.ends_with(b"/") {
             of.kind = Kind::Directory;
         }
         Ok(of)
     }
 
-    /// The map of a sparse file in GNU tar's old format: in the header and in blocks after it.
+    /// Reads the map of a sparse file in GNU tar's old format, which is in the header and in blocks
+    /// after it.
     fn old_map(&mut self, header: &Header, of: &mut Described) -> Result<()> {
         let gnu = header.as_gnu().ok_or_else(malformed)?;
         of.size = gnu.real_size().map_err(broken)?;
@@ -242,8 +245,8 @@ impl<R: Read> ArchiveReader<R> {
         Ok(())
     }
 
-    /// The map of a sparse file in the format 1.0 of GNU tar: numbers in lines before the data,
-    /// then zeros to the end of the block.
+    /// Reads the map of a sparse file in the format 1.0 of GNU tar: numbers in lines before the
+    /// data, then zeros to the end of the block.
     fn map(&mut self) -> Result<Vec<(u64, u64)>> {
         let (mut block, mut at) = ([0; BLOCK as usize], BLOCK as usize);
         let mut next_number = || -> Result<u64> {
@@ -271,7 +274,7 @@ impl<R: Read> ArchiveReader<R> {
         (0..count).map(|_| Ok((next_number()?, next_number()?))).collect()
     }
 
-    /// Reads what follows the end, so that it is not left in a pipe.
+    /// Reads what follows the end of the archive, so that nothing is left in a pipe.
     pub fn finish(mut self) -> Result<()> {
         std::io::copy(&mut self.reader, &mut std::io::sink()).map(drop).map_err(broken)
     }
@@ -311,8 +314,8 @@ fn until_zero(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-/// The names of a path in an archive. As with tar(1), it begins in the directory that is written
-/// to, also with a slash before it.
+/// Splits a path of an archive into names. As with tar(1), the path begins in the directory that is
+/// imported to, even if it has a leading slash.
 pub fn components(path: &[u8]) -> Result<Vec<&[u8]>> {
     if path.len() > MAX_PATH {
         return Err(Error::Refused(format!("the archive has a path of more than {MAX_PATH} bytes")));

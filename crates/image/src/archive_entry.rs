@@ -8,7 +8,7 @@ use crate::error::Result;
 /// A key and its value.
 pub type Record = (Vec<u8>, Vec<u8>);
 
-/// What an entry's header and its records say.
+/// The description of an entry's file by its header and records.
 #[derive(Debug)]
 pub struct Described {
     pub path: Vec<u8>,
@@ -23,11 +23,11 @@ pub struct Described {
     pub btime: Option<Timespec>,
     pub target: Vec<u8>,
     pub xattrs: Vec<Record>,
-    /// Flags of the inode, that it gets in the end.
+    /// Flags that the inode gets in the end.
     pub flags: u64,
     /// The size of the file.
     pub size: u64,
-    /// Where the file has the data that follows: offset and length, in order.
+    /// The ranges of the file for the data that follows, in order: offset and length in bytes.
     pub ranges: Vec<(u64, u64)>,
 }
 

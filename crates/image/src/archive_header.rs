@@ -1,5 +1,5 @@
-//! The header of an entry of a tar archive: names and numbers of the forms that there are (v7,
-//! ustar, pax, GNU). tar(5) of libarchive and POSIX's pax describe them.
+//! The header of an entry of a tar archive: names and numbers in all forms (v7, ustar, pax, GNU).
+//! tar(5) of libarchive and POSIX's pax describe them.
 
 use tar::Header;
 use ubtrfs::format::items::Timespec;
@@ -7,7 +7,7 @@ use ubtrfs::format::posix::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG
 
 use crate::error::{Error, Result};
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Regular,
@@ -21,22 +21,22 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind of an entry's file by the type in its header. POSIX: what is of no known type is a
-    /// file.
+    /// The kind of an entry by the type in its header. By POSIX, an entry of an unknown type is a
+    /// regular file.
     pub fn of(byte: u8) -> Self {
         match byte {
             b'1' => Self::Link,
             b'2' => Self::Symlink,
             b'3' => Self::Char,
             b'4' => Self::Block,
-            // 'D' is GNU tar's, of incremental archives: its data are the names that it had.
+            // GNU tar writes 'D' in incremental archives; the data are the names in the directory.
             b'5' | b'D' => Self::Directory,
             b'6' => Self::Fifo,
             _ => Self::Regular,
         }
     }
 
-    /// The type in the mode of an inode; a link has none of its own.
+    /// The type bits in the mode of an inode; a link has no type of its own.
     pub fn type_bits(self) -> u32 {
         match self {
             Self::Regular | Self::Link => S_IFREG,
@@ -73,7 +73,7 @@ impl<'a> Fields<'a> {
         self.bytes[156]
     }
 
-    /// Bytes of data after the header, as it says.
+    /// The bytes of data after the header, by its size field.
     pub fn size(&self) -> Result<u64> {
         self.unsigned(124..136, "size")
     }
@@ -95,7 +95,7 @@ impl<'a> Fields<'a> {
         Ok(Timespec { sec: seconds as u64, nsec: 0 })
     }
 
-    /// The number of a device node as btrfs has it.
+    /// The number of a device node in btrfs's form.
     pub fn device(&self) -> Result<u64> {
         if self.header.as_ustar().is_none() && self.header.as_gnu().is_none() {
             return Ok(0);
@@ -113,7 +113,7 @@ impl<'a> Fields<'a> {
 
     fn id(&self, field: std::ops::Range<usize>) -> Result<u32> {
         let id = self.unsigned(field, "owner")?;
-        // Nobody has the last one.
+        // The last number means that there is no id.
         let id = u32::try_from(id).ok().filter(|id| *id != u32::MAX);
         id.ok_or_else(|| Error::Refused("the archive has an owner with a number that nobody has".into()))
     }
@@ -123,13 +123,13 @@ fn malformed(what: &str) -> Error {
     Error::Refused(format!("the archive has an entry with a malformed {what}"))
 }
 
-/// A number of a header: octal digits; or binary, if the first bit is set, as GNU tar and star
-/// write what has too many digits, and negative numbers. Blank fields mean 0: package registries
-/// have archives of such.
+/// Parses a number of a header: octal digits, or binary if the first bit is set, as GNU tar and
+/// star write numbers with too many digits and negative numbers. A blank field means 0, which
+/// archives in package registries have.
 pub fn number(field: &[u8]) -> Option<i64> {
     let (first, rest) = field.split_first()?;
     if first & 0x80 != 0 {
-        // The sign is the second bit.
+        // The second bit is the sign.
         let sign = if first & 0x40 == 0 { i128::from(first & 0x3f) } else { i128::from(first | 0x80) - 256 };
         let value = rest.iter().try_fold(sign, |value, byte| value.checked_mul(256)?.checked_add(i128::from(*byte)));
         return i64::try_from(value?).ok();

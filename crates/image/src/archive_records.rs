@@ -1,9 +1,9 @@
-//! Records of a pax header: what they say of a file. They may have any bytes, newlines too, as
-//! binary attributes do.
+//! Reads the records of a pax header, which describe a file. Their values may have any bytes, also
+//! newlines, since binary attributes do.
 //!
-//! Beside those of POSIX there are such of star (`SCHILY.`), libarchive (`LIBARCHIVE.`) and GNU tar
-//! (`GNU.`, and `RHT.` for labels). What describes rights is taken or refused, and never left out
-//! without a word.
+//! Besides those of POSIX there are records of star (`SCHILY.`), libarchive (`LIBARCHIVE.`) and GNU
+//! tar (`GNU.`, and `RHT.` for labels). Records that describe rights are taken or refused, and
+//! never left out silently.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +18,11 @@ use crate::sparse::{SparseRecords, Taken};
 const ACL_ACCESS: &[u8] = ubtrfs::acl::ACCESS;
 const ACL_DEFAULT: &[u8] = ubtrfs::acl::DEFAULT;
 
-/// Records of one entry: each takes memory beside its bytes. Sparse files have two for a range.
+/// The most records of one entry, since each takes memory besides its bytes. Sparse files have two
+/// for each range.
 const MAX_RECORDS: usize = 1 << 18;
 
-/// Records `LENGTH KEY=VALUE\n`; values may have any bytes.
+/// Parses records of the form `LENGTH KEY=VALUE\n`; values may have any bytes.
 pub fn parse(mut bytes: &[u8]) -> Result<Vec<Record>> {
     let mut records = Vec::new();
     while !bytes.is_empty() {
@@ -42,18 +43,18 @@ pub fn parse(mut bytes: &[u8]) -> Result<Vec<Record>> {
     Ok(records)
 }
 
-/// What records say that is not the file's before all of them are known.
+/// The contents of records that can be applied to the file only when all of them are known.
 #[derive(Default)]
 pub struct Additions {
     pub size: Option<u64>,
     pub sparse: SparseRecords,
-    /// The name of a sparse file. Its path is another one, for programs that know nothing of holes.
+    /// The name of a sparse file. Its path is another one, for programs that don't support holes.
     sparse_name: Option<Vec<u8>>,
-    /// Attributes by their names, of which an entry may have very many.
+    /// Extended attributes by name, since an entry may have very many.
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Those of libarchive, which count where star's do not say the same.
+    /// Attributes of libarchive's records, which star's records override.
     others: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Those that ACLs in text say, which count before all.
+    /// Attributes by ACLs in text, which override all others.
     acls: BTreeMap<Vec<u8>, Vec<u8>>,
     major: Option<u64>,
     minor: Option<u64>,
@@ -74,7 +75,7 @@ impl Additions {
                 return Err(about(of, "has an ACL of NFSv4, which btrfs can't have"));
             }
             b"GNU.volume.offset" => return Err(about(of, "begins in another part of the archive")),
-            // Without a value a record takes back what others say, and the header's counts.
+            // A record without a value cancels other records, so that the header applies.
             _ if value.is_empty() && !key.starts_with(b"SCHILY.xattr.") => {}
             b"path" => of.path = value.to_vec(),
             b"linkpath" => of.target = value.to_vec(),
@@ -89,7 +90,7 @@ impl Additions {
             b"SCHILY.fflags" => of.flags = flags(value),
             b"SCHILY.acl.access" => self.take_acl(of, ACL_ACCESS, value)?,
             b"SCHILY.acl.default" => self.take_acl(of, ACL_DEFAULT, value)?,
-            // The kernel has labels with a zero byte at the end.
+            // The kernel stores labels with a zero byte at the end.
             b"RHT.security.selinux" => {
                 let mut label = value.to_vec();
                 if !label.ends_with(b"\0") {
@@ -122,7 +123,7 @@ impl Additions {
         Ok(())
     }
 
-    /// Gives the file what was not its own before.
+    /// Applies the collected contents to the file.
     pub fn finish(&mut self, of: &mut Described) -> Result<()> {
         let mut xattrs = std::mem::take(&mut self.others);
         xattrs.append(&mut self.xattrs);
@@ -147,8 +148,8 @@ fn about(of: &Described, why: &str) -> Error {
     Error::Refused(format!("the archive's entry {} {why}", String::from_utf8_lossy(&of.path).escape_debug()))
 }
 
-/// A key without its escapes: `%` and two digits. GNU tar has only those that are `known`, and
-/// others mean themselves; without any all are known.
+/// Decodes the escapes in a key: `%` and two digits. GNU tar has only the `known` escapes, and
+/// others stand for themselves; if `known` is empty, all are decoded.
 fn unescaped(mut name: &[u8], known: &[&[u8]]) -> Vec<u8> {
     let mut plain = Vec::new();
     while let Some((first, rest)) = name.split_first() {
@@ -162,7 +163,7 @@ fn unescaped(mut name: &[u8], known: &[&[u8]]) -> Vec<u8> {
     plain
 }
 
-/// The bytes of a text in base64, with padding or without.
+/// Decodes base64, with padding or without.
 fn base64(text: &[u8]) -> Option<Vec<u8>> {
     let text: Vec<u8> = text.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
     let text = text.strip_suffix(b"==").or_else(|| text.strip_suffix(b"=")).unwrap_or(&text);
@@ -189,7 +190,7 @@ fn base64(text: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The flags of inodes that libarchive's names say; others are of other systems.
+/// Parses libarchive's names of inode flags. Names of other systems are left out.
 fn flags(value: &[u8]) -> u64 {
     let names = value.split(|byte| matches!(byte, b',' | b' ' | b'\t'));
     names.fold(0, |flags, name| {
@@ -206,7 +207,7 @@ fn flags(value: &[u8]) -> u64 {
     })
 }
 
-/// A time in a record: a decimal number of seconds.
+/// Parses a time in a record: a decimal number of seconds.
 fn parse_time(text: &[u8]) -> Option<Timespec> {
     let text = std::str::from_utf8(text).ok()?;
     let (is_negative, text) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));

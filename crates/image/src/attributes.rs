@@ -16,7 +16,7 @@ pub(crate) struct Attributes<'a> {
     pub(crate) xattrs: &'a [(Vec<u8>, Vec<u8>)],
     pub(crate) atime: Timespec,
     pub(crate) mtime: Timespec,
-    /// When it was made; `None` leaves that as it is.
+    /// The creation time; `None` leaves it as it is.
     pub(crate) btime: Option<Timespec>,
 }
 
@@ -29,7 +29,7 @@ fn about<'a>(path: &'a Path, name: &'a [u8]) -> impl FnOnce(ubtrfs::Error) -> Er
     }
 }
 
-/// Gives a file that is still empty the property by which its content is compressed.
+/// Sets the compression property of a file that is still empty.
 pub(crate) fn give_property(fs: &Filesystem, id: InodeId, xattrs: &[(Vec<u8>, Vec<u8>)], path: &Path) -> Result<()> {
     let mut properties = xattrs.iter().filter(|(name, _)| name == COMPRESSION);
     properties
@@ -46,9 +46,10 @@ impl Attributes<'_> {
         }
     }
 
-    /// Gives them to a file. Attributes are what setxattr(2) would have made of them.
+    /// Sets all of them on a file. Extended attributes are set as by setxattr(2).
     pub(crate) fn give(&self, fs: &Filesystem, id: InodeId, path: &Path) -> Result<()> {
-        // Another owner takes capabilities away, so they come after; and an ACL says the mode.
+        // A change of the owner clears capabilities, so these are set after it; and an ACL
+        // determines the mode.
         let (uid, gid, mode) = (Some(self.owner.0), Some(self.owner.1), Some(self.mode));
         let owner = SetAttributes { uid, gid, btime: self.btime, ..SetAttributes::default() };
         fs.inodes().set_attributes(id, &owner).map_err(inside(path))?;

@@ -1,4 +1,4 @@
-//! A tree of a volume as the text that composefs-dump(5) describes.
+//! Writes a tree of a volume as the text that composefs-dump(5) describes.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -15,11 +15,11 @@ use crate::linked_path::LinkedPath;
 use crate::source::{Description, Source};
 use crate::verity::Verity;
 
-/// Files of up to so many bytes have their content in the text.
+/// The most bytes of a file whose content is in the text.
 const INLINE: u64 = 64;
 
-/// Writes the tree at a directory, as `/`. With `digests`, files that are not in the text get the
-/// digest of fs-verity, and the path that a store of files has them at.
+/// Writes the tree below a directory, which is shown as `/`. With `digests`, files whose content is
+/// not in the text get the fs-verity digest, and the path that they have in a store of files.
 pub fn dump(
     fs: &Arc<Filesystem>,
     dir: VolumeFile,
@@ -61,7 +61,7 @@ pub fn dump(
     out.flush().map_err(outside("standard output"))
 }
 
-/// The fields of the payload, the content and the digest, each with a space before it.
+/// Makes the fields of the payload, the content and the digest, each with a space before it.
 fn content(
     source: &VolumeFiles,
     file: &VolumeFile,
@@ -98,13 +98,13 @@ fn content(
     Ok(format!(" {dir}/{name} - {digest}"))
 }
 
-/// A field that may be missing.
+/// Formats a field that may be missing.
 fn optional(bytes: &[u8]) -> String {
     if bytes.is_empty() { "-".into() } else { escaped(bytes, false) }
 }
 
-/// A field. What separates fields, and what is not printed, is escaped; a field that looks like a
-/// missing one is, too.
+/// Formats a field. Bytes that separate fields and unprintable bytes are escaped, and so is a field
+/// that looks like a missing one.
 fn escaped(bytes: &[u8], is_xattr: bool) -> String {
     if bytes == b"-" {
         return "\\x2d".into();

@@ -1,4 +1,4 @@
-//! Copying a tree of files into a volume.
+//! Copies a tree of files into a volume.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -20,64 +20,64 @@ use crate::source::{Child, Description, Source};
 /// Whether a copy within a volume shares extents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reflink {
-    /// Where it can be done.
+    /// Where that is possible.
     #[default]
     Auto,
-    /// It is an error where it can't be done.
+    /// Always, or fail where that is impossible.
     Always,
-    /// Data is copied.
+    /// Never: data is copied.
     Never,
 }
 
 /// How files are copied.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CopyOptions {
-    /// Owners, permissions, times, extended attributes and hard links are as before.
+    /// Whether to keep owners, permissions, times, extended attributes and hard links.
     pub archive: bool,
-    /// Directories are copied with all that is in them.
+    /// Whether to copy directories with all that is in them.
     pub recursive: bool,
     /// Whether extents are shared.
     pub reflink: Reflink,
-    /// Data that a file of the same job has already is shared with it.
+    /// Whether to share data with a file of the same job that has it already.
     pub dedupe: bool,
-    /// The owner of what is made, unless `archive` says otherwise.
+    /// The owner of new files, unless `archive` is set.
     pub owner: (u32, u32),
-    /// Permissions that what is made does not get, unless `archive` says otherwise.
+    /// Permissions that new files do not get, unless `archive` is set.
     pub umask: u32,
 }
 
 /// A directory that is being copied.
 struct Frame<N> {
     to: InodeId,
-    /// What it gets in the end.
+    /// The attributes that it gets in the end.
     description: Description,
-    /// It was not there before.
+    /// Whether it is new.
     is_new: bool,
-    /// What is still to be copied, the last one first.
+    /// What is still to be copied, in reverse order.
     left: Vec<Child<N>>,
 }
 
-/// Copies of one command: hard links among them are kept.
+/// The copies of one command, which keep hard links among them.
 struct Copier<'a, 'b, S: Source> {
     fs: &'a Filesystem,
     job: &'a mut Job<'b>,
     source: &'a S,
     options: CopyOptions,
-    /// What was made of an inode with several names, in each subvolume.
+    /// For each inode with several names, its copy in each subvolume.
     links: HashMap<((u64, u64), TreeId), InodeId>,
 }
 
-/// Where a copy goes; `path` is that of what is made, for messages.
+/// The destination of a copy, with its path for messages.
 #[derive(Clone, Debug)]
 pub enum Destination {
     /// Into a directory, under the last name of the path.
     Into(InodeId, PathBuf),
-    /// What is copied is a directory, and becomes this one.
+    /// Onto this directory, if the source is a directory.
     Onto(InodeId, PathBuf),
 }
 
-/// Copies several files into a volume. What is there is replaced: a file by a file, and directories
-/// are united.
+/// Copies several files into a volume. A file replaces a file that exists, and directories are
+/// merged.
 pub fn copy_into<S: Source>(
     fs: &Filesystem,
     source: &S,
@@ -99,7 +99,7 @@ impl<S: Source> Copier<'_, '_, S> {
             Destination::Onto(dir, path) => (Some(self.onto(node, dir, &path)?), path),
         };
         let mut frames: Vec<_> = first.into_iter().collect();
-        // One path for all of them: a tree that is n deep takes no n² bytes.
+        // All of them share one path, so that a tree of depth n does not take n² bytes.
         let mut path = path.into_os_string().into_vec();
         let mut ends = vec![path.len()];
         while let Some(frame) = frames.last_mut() {
@@ -122,7 +122,7 @@ impl<S: Source> Copier<'_, '_, S> {
         Ok(())
     }
 
-    /// Copies one file; of a directory, what is in it remains to be copied.
+    /// Copies one file. For a directory, returns the frame with what is still to be copied.
     fn one(&mut self, node: &S::Node, dir: InodeId, path: &Path) -> Result<Option<Frame<S::Node>>> {
         let name = path.file_name().unwrap_or_default().as_bytes().to_vec();
         let description = self.source.describe(node)?;
@@ -136,7 +136,7 @@ impl<S: Source> Copier<'_, '_, S> {
         if present.is_some_and(|(id, _)| self.source.inode(node) == Some(id)) {
             return Err(refused(path, "is the file that it would be copied from"));
         }
-        // No link leads from one subvolume to another: each has an inode of its own.
+        // Hard links don't cross subvolumes, so each subvolume gets an inode of its own.
         let identity = description.identity.filter(|_| self.options.archive).map(|identity| (identity, dir.subvolume));
         let first = identity.and_then(|identity| self.links.get(&identity).copied());
         if first.is_some() && first == present.map(|(id, _)| id) {
@@ -178,7 +178,7 @@ impl<S: Source> Copier<'_, '_, S> {
         Ok(None)
     }
 
-    /// Unites a directory with one that is there.
+    /// Merges a directory into one that exists.
     fn onto(&self, node: &S::Node, to: InodeId, path: &Path) -> Result<Frame<S::Node>> {
         let description = self.source.describe(node)?;
         if description.file_type() != FileType::Directory {
@@ -221,8 +221,8 @@ impl<S: Source> Copier<'_, '_, S> {
         Ok(Frame { to, description, is_new, left })
     }
 
-    /// Refuses a copy into what is copied. If it begins outside of that, no directory below comes
-    /// to be in the one that it is copied from: both are equally deep.
+    /// Refuses to copy a directory into itself. If the copy begins outside of it, no directory
+    /// below can come to be in its own source, since both are equally deep.
     fn refuse_within(&self, node: &S::Node, to: InodeId, path: &Path) -> Result<()> {
         if self.source.inode(node).is_some_and(|from| self.is_within(to, from)) {
             return Err(refused(path, "is in the directory that it would be copied from"));
@@ -230,9 +230,9 @@ impl<S: Source> Copier<'_, '_, S> {
         Ok(())
     }
 
-    /// Whether a directory is `above` or below it.
+    /// Returns whether a directory is `above` or below it.
     fn is_within(&self, mut dir: InodeId, above: InodeId) -> bool {
-        // The parents of a damaged volume may have no end.
+        // In a damaged volume the parents may form a cycle.
         let mut passed = HashSet::new();
         while passed.insert(dir) && dir != above {
             let Ok(parent) = self.fs.directories().parent(dir) else { return false };
@@ -241,9 +241,10 @@ impl<S: Source> Copier<'_, '_, S> {
         dir == above
     }
 
-    /// As by cp(1): of a file a plain copy keeps no set-id bits and no sticky bit, of a directory
-    /// the latter, of others all; and the umask or a default ACL of the directory counts. Of the
-    /// umask what keeps others from writing to a directory counts even there.
+    /// The attributes of a new inode, as by cp(1): a plain copy of a regular file keeps no set-id
+    /// bits and no sticky bit, one of a directory keeps the sticky bit, and one of other files
+    /// keeps all. The umask or a default ACL of the directory applies. For a new directory, the
+    /// part of the umask that keeps others from writing to it applies even with a default ACL.
     fn new_inode(&self, dir: InodeId, of: &Description) -> ubtrfs::Result<NewInode> {
         let CopyOptions { archive, owner, umask, .. } = self.options;
         let (rdev, symlink_target) = (of.rdev, of.target.clone());
@@ -298,7 +299,7 @@ impl<S: Source> Copier<'_, '_, S> {
         Ok(())
     }
 
-    /// Gives a copy the attributes of what it was copied from.
+    /// Gives a copy the attributes of its source.
     fn finish(&self, id: InodeId, path: &Path, of: &Description, is_new: bool) -> Result<()> {
         if !self.options.archive {
             return Ok(());

@@ -1,28 +1,28 @@
-//! Archives that are compressed, which their first bytes say, as they are read.
+//! Decompresses archives while they are read. Their first bytes say how they are compressed.
 
 use std::io::{self, BufReader, Read};
 
 use crate::error::{Result, outside};
 
-/// Bytes that are read at once.
+/// How many bytes are read at once.
 const PIECE: usize = 1 << 20;
-/// The most memory that xz may ask for, in KiB: what `xz -9` takes, and more.
+/// The most memory that xz may ask for, in KiB. `xz -9` needs less.
 const XZ_MEMORY: u32 = 256 << 10;
-/// The largest window of zstd, as a power of two: what `zstd --ultra -22` takes.
+/// The largest window of zstd, as a power of two, which `zstd --ultra -22` needs.
 const ZSTD_WINDOW: u32 = 27;
 
-/// What is compressed, with its first bytes.
+/// The first bytes of each compressed format.
 const GZIP: &[u8] = b"\x1f\x8b";
 const ZSTD: &[u8] = b"\x28\xb5\x2f\xfd";
 const XZ: &[u8] = b"\xfd7zXZ\0";
 const BZIP2: &[u8] = b"BZh";
 
-/// Whether an archive that begins with these bytes is compressed.
+/// Returns whether an archive that begins with these bytes is compressed.
 pub fn is_compressed(first: &[u8]) -> bool {
     [GZIP, ZSTD, XZ, BZIP2].iter().any(|magic| first.starts_with(magic))
 }
 
-/// Reads an archive, whatever it is compressed by.
+/// Returns a reader of an archive that decompresses it, if it is compressed.
 pub fn decompressed<'a>(mut archive: impl Read + 'a) -> Result<Box<dyn Read + 'a>> {
     let mut first = Vec::new();
     (&mut archive).take(XZ.len() as u64).read_to_end(&mut first).map_err(outside("the archive"))?;
@@ -51,7 +51,7 @@ mod tests {
 
     use super::*;
 
-    /// What a program makes of these bytes, if there is one.
+    /// Compresses bytes by a program, if it is installed.
     fn by(program: &str, bytes: &[u8]) -> Option<Vec<u8>> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), bytes).unwrap();

@@ -1,10 +1,10 @@
-//! Equal data is stored once: a run of blocks that a file of the same edit has already shares its
+//! Stores equal data once: a run of blocks that a file of the same edit has already shares its
 //! extents.
 //!
-//! A table has, for hashes of blocks, where such a block was written first. What it finds is a
-//! guess: before anything is shared, the bytes are compared, there and as far before and after as
-//! they are equal. So neither a collision nor a file that has been changed or removed since does
-//! harm.
+//! A table maps hashes of blocks to the place where such a block was written first. A hit is only a
+//! guess: before anything is shared, the bytes are compared, at that place and before and after it
+//! as far as they are equal. So neither a collision nor a file that has been changed or removed
+//! since does harm.
 
 use std::collections::HashMap;
 
@@ -13,55 +13,56 @@ use ubtrfs::{Errno, Filesystem, InodeId};
 
 use crate::content::{Target, write_all};
 
-/// Files up to this size are inline, or as good as that.
+/// Files up to this size in bytes are not shared, since they are inline, or take hardly more.
 const SMALL: u64 = 2048;
-/// The shortest run of blocks that is shared, unless it is all of a piece: a shorter one saves
-/// little, and files that consist of many extents are slow to read.
+/// The shortest run in bytes that is shared, unless it is a whole piece. A shorter one saves
+/// little, and files of many extents are slow to read.
 const MIN: u64 = 16 << 10;
-/// Bytes that are compared at once.
+/// How many bytes are compared at once.
 const COMPARED: u64 = 128 << 10;
-/// Bytes of a compressed extent at the most, which is shared whole.
+/// The most bytes of a compressed extent, which is shared as a whole.
 const COMPRESSED: u64 = 128 << 10;
-/// Blocks that half of the table has. A hash map of so many has no room left and grows next.
+/// The number of blocks in one half of the table. With so many, a hash map is full and would grow
+/// next.
 const HALF: usize = (1 << 21) / 8 * 7;
 
-/// What a block is found by: the first bytes of its hash. That is enough where bytes are compared.
+/// The first bytes of a block's hash. That is enough since the bytes are compared.
 type Key = [u8; 16];
 
-/// Where a block is: a number of `files`, and the number of the sector in it.
+/// The place of a block: the index of its file in `files`, and the number of the sector in it.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     file: u32,
     sector: u32,
 }
 
-/// Data of an edit that may be shared.
+/// The data of an edit that may be shared.
 #[derive(Debug)]
 pub(crate) struct Dedupe {
     sector: u64,
-    /// Bytes of a block, which begins at a multiple of them in its file.
+    /// The length of a block in bytes. It begins at a multiple of that in its file.
     block: u64,
     key: fn(&[u8]) -> Key,
     files: Vec<InodeId>,
-    /// The blocks that were written last, and those before them.
+    /// The half with the blocks that were written last, and the half with those before.
     recent: HashMap<Key, Place>,
     older: HashMap<Key, Place>,
-    /// Blocks that `recent` has before it becomes `older`.
+    /// How many blocks `recent` has before it becomes `older`.
     half: usize,
 }
 
-/// A run of bytes of an earlier file that are those of a piece.
+/// A run of bytes of an earlier file that are equal to those of a piece.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     source: InodeId,
     from: u64,
-    /// Where it begins and ends in the file that is written.
+    /// The offsets of its start and end in the file that is written.
     start: u64,
     end: u64,
 }
 
 impl Dedupe {
-    /// Nothing is known at first. Blocks are sectors or, where data is compressed, as long as
+    /// Returns an empty table. Blocks are sectors or, where data is compressed, as long as
     /// compressed extents.
     pub(crate) fn new(fs: &Filesystem) -> Self {
         let sector = u64::from(fs.volume().sector_size());
@@ -69,7 +70,7 @@ impl Dedupe {
         Self { sector, block, key, files: Vec::new(), recent: HashMap::new(), older: HashMap::new(), half: HALF }
     }
 
-    /// Writes a piece of data at an offset of a file, or shares it. Returns the bytes that it
+    /// Writes a piece of data at an offset of a file, or shares it. Returns how many bytes it has
     /// shared.
     pub(crate) fn write(&mut self, fs: &Filesystem, to: Target, at: u64, data: &[u8]) -> ubtrfs::Result<u64> {
         let end = at + data.len() as u64;
@@ -89,7 +90,8 @@ impl Dedupe {
             let key = (self.key)(part(pos, next));
             if let Some(place) = self.find(&key) {
                 if self.files[place.file as usize] == to.id {
-                    // Of the file itself there is only what has been written.
+                    // The match is in this file itself, which so far has only what has been
+                    // written.
                     write_all(fs, to.id, written, part(written, pos))?;
                     written = pos;
                 }
@@ -115,7 +117,7 @@ impl Dedupe {
         Ok(all_shared)
     }
 
-    /// Whether a block consists of whole sectors, the last of which may end with the file.
+    /// Returns whether a block consists of whole sectors, the last of which may end with the file.
     fn is_whole(&self, start: u64, end: u64, size: u64) -> bool {
         start.is_multiple_of(self.sector) && (end.is_multiple_of(self.sector) || end == size)
     }
@@ -124,7 +126,7 @@ impl Dedupe {
         self.recent.get(key).or_else(|| self.older.get(key)).copied()
     }
 
-    /// Notes a block of a file, whose number `file` keeps once it has one.
+    /// Adds a block of a file to the table. `file` keeps the file's number once it has one.
     fn remember(&mut self, key: Key, id: InodeId, file: &mut Option<u32>, at: u64) {
         let (Ok(sector), Ok(count)) = (u32::try_from(at / self.sector), u32::try_from(self.files.len())) else {
             return;
@@ -142,8 +144,8 @@ impl Dedupe {
         self.recent.insert(key, Place { file: number, sector });
     }
 
-    /// The run of equal blocks around one at `pos` of a piece that is likely to be at a place: from
-    /// `written` to `end` at the most. None if the guess was wrong.
+    /// Finds the run of equal blocks around the block at `pos` of a piece, which is likely to be at
+    /// `place`; the run is within `written` and `end`. `None` if the guess was wrong.
     fn run(
         &self,
         fs: &Filesystem,
@@ -154,7 +156,7 @@ impl Dedupe {
     ) -> Option<Run> {
         let source = self.files[place.file as usize];
         let from = u64::from(place.sector) * self.sector;
-        // A hole there stays one, and what is data here stays data.
+        // The run ends at a hole of the source, so that data here does not become a hole.
         let until = (from + (end - pos)).min(fs.files().seek_hole(source, from).ok()?);
         let part = |from: u64, until: u64| &data[(from - at) as usize..(until - at) as usize];
         let mut equal = 0;
@@ -179,7 +181,8 @@ impl Dedupe {
         Some(Run { source, from: from - before, start: pos - before, end: run_end })
     }
 
-    /// How many bytes right before a block are equal to those of the source, in whole blocks.
+    /// Returns how many bytes right before a block are equal to those of the source, in whole
+    /// blocks.
     fn before(
         &self,
         fs: &Filesystem,
@@ -201,17 +204,17 @@ impl Dedupe {
     }
 }
 
-/// Shares a run, as far as it can be shared; returns how far.
+/// Shares a run as far as that is possible, and returns how many bytes are shared.
 fn share(fs: &Filesystem, run: Run, to: Target) -> ubtrfs::Result<u64> {
     match fs.files().clone_range(run.source, run.from, to.id, run.start, run.end - run.start) {
-        // One has checksums and the other has not, or only the one ends in the last sector; or the
-        // file with the same data has been removed, but is not freed yet.
+        // Only one of the files has csums, or only one ends in the last sector; or the file with
+        // the same data has been removed, but is not freed yet.
         Err(error) if matches!(error.errno(), Errno::OPNOTSUPP | Errno::NOENT) => Ok(0),
         shared => shared,
     }
 }
 
-/// How many bytes are equal at the beginning.
+/// Returns how many bytes are equal at the beginning.
 fn common(one: &[u8], other: &[u8]) -> u64 {
     one.iter().zip(other).take_while(|(a, b)| a == b).count() as u64
 }
@@ -242,7 +245,7 @@ mod tests {
         Session::open_with(vec![device], Options { compression, ..Options::default() }).unwrap()
     }
 
-    /// Bytes that differ from block to block and can be compressed.
+    /// Makes bytes that differ from block to block and can be compressed.
     fn content(seed: u64, len: usize) -> Vec<u8> {
         (0..len as u64)
             .map(|at| if at % 4096 < 16 { (seed ^ (at / 4096)).to_le_bytes()[at as usize % 8] } else { at as u8 / 16 })
@@ -277,7 +280,7 @@ mod tests {
             let shared = write(&session, &mut dedupe, "other", &other);
             let most = if compression.is_some() { 128 << 10 } else { 4096 };
             assert!(shared < 3_000_001 && shared + most >= 3_000_001, "{compression:?}: {shared}");
-            // At other places, as far as blocks begin there.
+            // Data that has moved is shared as far as blocks begin there.
             let moved = [&content(9, 640 << 10)[..], &first[256 << 10..]].concat();
             let shared = write(&session, &mut dedupe, "moved", &moved);
             assert!(shared + (128 << 10) >= first.len() as u64 - (256 << 10), "{compression:?}: {shared}");
@@ -309,7 +312,7 @@ mod tests {
             assert_eq!(write(&session, &mut dedupe, name, data), 0, "{name}");
         }
         let (_, last) = files.last().unwrap();
-        // The only place that is known is always the one that was written last.
+        // The table always knows only the place that was written last.
         assert_eq!(write(&session, &mut dedupe, "copy", last), 0);
         let again = [&last[..64 << 10], &last[60 << 10..64 << 10]].concat();
         write(&session, &mut dedupe, "again", &again);
@@ -347,7 +350,7 @@ mod tests {
             .unwrap();
         let to = Target { id: file.id(), size: 1 << 20 };
         dedupe.write(fs, to, 0, &sparse).unwrap();
-        // Zeros that were written are data, whatever the first file has there.
+        // Written zeros are data, even where the first file has a hole.
         sparse.resize(1 << 20, 0);
         write(&session, &mut dedupe, "full", &sparse);
         let full = Dir::root(fs).metadata("full").unwrap().id;

@@ -1,4 +1,4 @@
-//! Edits by path.
+//! Edits files of a volume by their paths.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -20,15 +20,15 @@ use crate::mode_change::ModeChange;
 use crate::remove::remove;
 use crate::source::Source;
 
-/// Bytes that are read at once.
+/// How many bytes are read at once.
 const PIECE: usize = 1 << 20;
 
-/// Whether something may be there already.
+/// What to do with a name that exists already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
-    /// That is an error.
+    /// Fail.
     Refuse,
-    /// It goes.
+    /// Remove it.
     Replace,
 }
 
@@ -42,12 +42,13 @@ pub struct Editor {
 }
 
 impl Editor {
-    /// Edits a volume; what is made belongs to this user and group, unless it is said otherwise.
+    /// Returns an editor of a volume. New files belong to this user and group, unless a call says
+    /// otherwise.
     pub fn new(fs: &Arc<Filesystem>, (uid, gid): (u32, u32)) -> Self {
         Self { fs: Arc::clone(fs), root: Dir::root(fs).with_owner(uid, gid), owner: (uid, gid) }
     }
 
-    /// What is at a path; with `follow`, what a symbolic link there refers to.
+    /// Looks up a path; with `follow`, also follows a symbolic link at its end.
     pub fn find(&self, path: &Path, follow: bool) -> Result<(InodeId, FileType)> {
         let path = rooted(path);
         let found = if follow { self.root.metadata(path) } else { self.root.symlink_metadata(path) };
@@ -58,8 +59,8 @@ impl Editor {
         self.find(path, true).is_ok_and(|(_, file_type)| file_type == FileType::Directory)
     }
 
-    /// The directory and the name of something that may not be there. The path of a directory that
-    /// is there stands for `name` in it.
+    /// The directory and the path of something that need not exist. If the path is that of an
+    /// existing directory, it means `name` in it.
     pub fn place(&self, path: &Path, name: Option<&OsStr>) -> Result<(InodeId, PathBuf)> {
         let mut path = rooted(path).to_path_buf();
         if let Some(name) = name
@@ -79,7 +80,7 @@ impl Editor {
         Ok((dir, path))
     }
 
-    /// Copies files to a path: into it, if it is a directory. Each file of `from` comes with its
+    /// Copies files to a path, or into it if it is a directory. Each file of `from` comes with its
     /// name.
     pub fn copy<S: Source>(
         &self,
@@ -128,9 +129,9 @@ impl Editor {
         Ok(())
     }
 
-    /// Makes a directory; with `parents` those above it, too, and it is no error if it is there:
-    /// that one stays as it is. As by mkdir(1), a change of permissions is one of 0777; what it
-    /// leaves is up to a default ACL.
+    /// Makes a directory. With `parents` also makes those above it, and leaves an existing one as
+    /// it is without an error. As by mkdir(1), a change of permissions applies to 0777; permissions
+    /// that it does not set come from a default ACL.
     pub fn make_directory(&self, path: &Path, parents: bool, mode: Option<&ModeChange>) -> Result<()> {
         let path = rooted(path);
         let Some(change) = mode else {
@@ -151,9 +152,9 @@ impl Editor {
         self.permit(made, is & !said | mode & said, path)
     }
 
-    /// Makes a device node or a FIFO: `kind` is its type as a mode has it, `rdev` its number as
-    /// btrfs has it. As by mknod(1), a change of permissions is one of 0666, and has the last word.
-    /// A `group` is given to it even if the directory gives its own.
+    /// Makes a device node or a FIFO. `kind` is its type in the form of a mode, `rdev` its number
+    /// in the form of btrfs. As by mknod(1), a change of permissions applies to 0666, and overrides
+    /// a default ACL. It gets `group` even if the directory has set-group-id.
     pub fn make_node(
         &self,
         path: &Path,
@@ -171,7 +172,7 @@ impl Editor {
         mode.map_or(Ok(()), |change| self.permit(made, change.apply(0o666, false), path))
     }
 
-    /// Makes what has no content, with what it inherits.
+    /// Makes an inode without content, with the attributes that it inherits.
     fn make(&self, path: &Path, mode: u32, umask: u32, rdev: u64) -> Result<InodeId> {
         let (dir, path) = self.place(path, None)?;
         let name = path.file_name().unwrap_or_default().as_bytes();
@@ -183,7 +184,7 @@ impl Editor {
         Ok(made)
     }
 
-    /// Gives permissions as chmod(2) does.
+    /// Sets permissions as chmod(2) does.
     fn permit(&self, id: InodeId, mode: u32, path: &Path) -> Result<()> {
         let changes = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
         self.fs.inodes().put_attributes(id, &changes).map(drop).map_err(inside(path))
@@ -218,7 +219,7 @@ impl Editor {
         })
     }
 
-    /// Renames, into `to` if that is a directory.
+    /// Renames a file to `to`, or into it if that is a directory.
     pub fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         let from = rooted(from);
         let (_, to) = self.place(to, from.file_name())?;
@@ -254,8 +255,8 @@ impl Editor {
         if existing == Existing::Replace { self.remove(path, false, true) } else { Ok(()) }
     }
 
-    /// Does something to a file, and with `recursive` to all that is below it. Symbolic links below
-    /// it are passed without being followed.
+    /// Calls `act` for a file, and with `recursive` for all that is below it. Symbolic links below
+    /// it are not followed.
     fn each(
         &self,
         path: &Path,
@@ -275,7 +276,7 @@ impl Editor {
         Ok(())
     }
 
-    /// Changes permissions. Symbolic links have none.
+    /// Changes permissions, except those of symbolic links, which have none.
     pub fn change_mode(&self, path: &Path, change: &ModeChange, recursive: bool) -> Result<()> {
         self.each(path, (recursive, true), &|id| {
             let mode = self.fs.inodes().mode(id)?;
@@ -308,7 +309,7 @@ impl Editor {
         })
     }
 
-    /// Sets an extended attribute as setxattr(2) does; without a value it is removed.
+    /// Sets an extended attribute as setxattr(2) does, or removes it if there is no value.
     pub fn set_xattr(&self, path: &Path, name: &[u8], value: Option<&[u8]>, follow: bool) -> Result<()> {
         let (id, _) = self.find(path, follow)?;
         match value {
@@ -324,7 +325,7 @@ impl Editor {
         })
     }
 
-    /// Sets the size of a file, which is made if there is none.
+    /// Sets the size of a file in bytes. Makes the file if it doesn't exist.
     pub fn truncate(&self, path: &Path, size: u64) -> Result<()> {
         let path = rooted(path);
         let file = ubtrfs::OpenOptions::new().write(true).create(true).open(&self.root, path).map_err(inside(path))?;
@@ -332,7 +333,7 @@ impl Editor {
         self.fs.inodes().set_attributes(file.id(), &changes).map(drop).map_err(inside(path))
     }
 
-    /// Makes what a reader yields the whole content of a file.
+    /// Replaces the content of a file by what a reader yields.
     pub fn put(&self, path: &Path, mut content: impl Read, mode: Option<&ModeChange>) -> Result<()> {
         let path = rooted(path);
         let file = self.root.create(path).map_err(inside(path))?;
@@ -352,12 +353,13 @@ impl Editor {
     }
 }
 
-/// Whether an attribute's name begins with a namespace that there is, if it can have it or not.
+/// Returns whether an attribute's name begins with an existing namespace, whether or not attributes
+/// in it can be set.
 fn has_namespace(name: &[u8]) -> bool {
     in_plain_namespace(name).is_some() || name.starts_with(PROPERTIES) || name.starts_with(b"system.")
 }
 
-/// No path at all is the top level.
+/// Returns the path, or `/`, the top level, for an empty one.
 fn rooted(path: &Path) -> &Path {
     if path.as_os_str().is_empty() { Path::new("/") } else { path }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong: with what, and why.
+//! The errors of this crate.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Something in the volume.
+    /// An error about a file in the volume.
     #[error("{}", shown(path))]
     Inside {
-        /// What it is about.
+        /// The path that it is about.
         path: PathBuf,
         /// Why.
         #[source]
@@ -22,36 +22,37 @@ pub enum Error {
     /// An extended attribute of something in the volume.
     #[error("{}: its attribute {name} can't be set", shown(path))]
     Attribute {
-        /// What has it.
+        /// The file that has it.
         path: PathBuf,
-        /// Its name, without anything that a terminal would obey.
+        /// Its name, without characters that control a terminal.
         name: String,
         /// Why.
         #[source]
         source: io::Error,
     },
-    /// Something outside of the volume.
+    /// An error about a file outside of the volume.
     #[error("{}", shown(path))]
     Outside {
-        /// What it is about.
+        /// The path that it is about.
         path: PathBuf,
         /// Why.
         #[source]
         source: io::Error,
     },
-    /// What was asked for can't be done; the sentence says why.
+    /// The request can't be executed; the sentence says why.
     #[error("{0}")]
     Refused(String),
-    /// The volume as a whole.
+    /// An error about the volume as a whole.
     #[error(transparent)]
     Volume(#[from] ubtrfs::Error),
-    /// The devices, at the end.
+    /// An error of the devices when the edit ends.
     #[error("not all superblocks could be written: what was done may be in the volume, or not")]
     Superblocks(#[source] io::Error),
 }
 
 impl Error {
-    /// A directory of the volume was found by a second path: a walk would never end.
+    /// The error that a directory of the volume was found by a second path, so that a walk would
+    /// never end.
     pub fn has_another_path(path: &Path) -> Self {
         let path = shown(path);
         Self::Refused(format!(
@@ -59,7 +60,7 @@ impl Error {
         ))
     }
 
-    /// Whether the volume has no room for it.
+    /// Returns whether the volume has no space left.
     pub fn is_full(&self) -> bool {
         match self {
             Self::Inside { source, .. } | Self::Attribute { source, .. } => source.kind() == io::ErrorKind::StorageFull,
@@ -69,20 +70,20 @@ impl Error {
     }
 }
 
-/// Whether a character of a text that somebody else has written does something to a terminal, or to
-/// the order or the lines of what follows.
+/// Returns whether a character of an untrusted text controls a terminal, or changes the order or
+/// the lines of what follows.
 pub fn misleads(c: char) -> bool {
     let turns = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     c.is_control() || turns || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
-/// A path as messages have it. Names come from anywhere: none ends a line or has anything that a
-/// terminal would obey.
+/// Formats a path for messages. Names are untrusted, so characters that end a line or control a
+/// terminal are escaped.
 pub(crate) fn shown(path: &Path) -> String {
     harmless(&path.to_string_lossy())
 }
 
-/// A text that somebody else has written, for people: characters that mislead are escaped.
+/// Formats an untrusted text for messages: characters that mislead are escaped.
 pub fn harmless(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! A tree of a volume as a tar archive, in the pax format.
+//! Writes a tree of a volume as a tar archive, in the pax format.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ use crate::job::Job;
 use crate::linked_path::{LinkedPath, add_name};
 use crate::source::{Description, Source};
 
-/// The largest number that the octal digits of a header hold: of an owner, and of a size.
+/// The largest owner and the largest size that the octal digits of a header hold.
 const MAX_ID: u64 = 0o7_777_777;
 const MAX_SIZE: u64 = 0o77_777_777_777;
 
@@ -38,8 +38,8 @@ impl Records {
     }
 }
 
-/// Writes the tree at a file as an archive, in which the file itself has this name; of a directory
-/// it is `./`. Returns the paths of sockets, which no archive can have.
+/// Writes the tree at a file as an archive, in which the file itself has this name, or `./` if it
+/// is a directory. Returns the paths of sockets, which no archive can have.
 pub fn export(
     fs: &Arc<Filesystem>,
     file: VolumeFile,
@@ -64,11 +64,11 @@ pub fn export(
 
 struct Export<'a, 'b, W> {
     source: &'a VolumeFiles,
-    /// What a file gets that the whole archive is of.
+    /// The name of the file, if the archive is of one file that is no directory.
     name: &'a [u8],
     job: &'a mut Job<'b>,
     out: W,
-    /// Under which name an inode with several was written.
+    /// The name under which each inode with several names was written.
     links: HashMap<(u64, u64), LinkedPath>,
     skipped: Vec<LinkedPath>,
 }
@@ -185,7 +185,7 @@ impl<W: Write> Export<'_, '_, W> {
     }
 }
 
-/// The name of an attribute as GNU tar writes it: an equals sign would end it.
+/// Encodes the name of an attribute as GNU tar does, since an equals sign would end it.
 fn escaped(name: &[u8]) -> Vec<u8> {
     let byte = |byte: &u8| match byte {
         b'%' => b"%25".to_vec(),
@@ -195,7 +195,7 @@ fn escaped(name: &[u8]) -> Vec<u8> {
     name.iter().flat_map(byte).collect()
 }
 
-/// A number, as octal digits or, if it has too many, in a record.
+/// Sets a number as octal digits or, if it has too many, in a record.
 fn number(records: &mut Records, key: &[u8], value: u64, most: u64, set: impl FnOnce(u64)) {
     set(value.min(most));
     if value > most {
@@ -203,7 +203,7 @@ fn number(records: &mut Records, key: &[u8], value: u64, most: u64, set: impl Fn
     }
 }
 
-/// A text in a field, and in a record where the field is too small or the text no ASCII.
+/// Sets a text in a field, and also in a record if the field is too small or the text is not ASCII.
 fn text(records: &mut Records, key: &[u8], value: &[u8], field: &mut [u8]) {
     let len = value.len().min(field.len());
     field[..len].copy_from_slice(&value[..len]);
@@ -212,7 +212,7 @@ fn text(records: &mut Records, key: &[u8], value: &[u8], field: &mut [u8]) {
     }
 }
 
-/// A time as a decimal number of seconds.
+/// Formats a time as a decimal number of seconds.
 fn time(time: Timespec) -> Vec<u8> {
     let (seconds, nanoseconds) = (time.sec as i64, i64::from(time.nsec.min(999_999_999)));
     let whole = i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds);
@@ -221,7 +221,7 @@ fn time(time: Timespec) -> Vec<u8> {
     format!("{sign}{}.{:09}", whole / 1_000_000_000, whole % 1_000_000_000).into_bytes()
 }
 
-/// The map of a sparse file as GNU tar has it in the format 1.0, before the data.
+/// Formats the map of a sparse file, which precedes the data in the format 1.0 of GNU tar.
 fn map_of(ranges: &[(u64, u64)], size: u64) -> Vec<u8> {
     let mut map = format!("{}\n", ranges.len() + 1);
     for (start, end) in ranges {

@@ -1,4 +1,4 @@
-//! What tells a tree of files from others: a hash of all that a copy of it has.
+//! The hash of all that a copy of a tree of files keeps, which distinguishes the tree from others.
 
 use sha2::{Digest, Sha256};
 use ubtrfs::format::items::{FileType, Timespec};
@@ -6,8 +6,8 @@ use ubtrfs::format::items::{FileType, Timespec};
 use crate::error::Result;
 use crate::source::{Description, Source};
 
-/// A hash of a tree: of its names, of what describes its files, which of them are the same, and
-/// what they contain. Holes count as the zeros that they read as.
+/// Computes the hash of a tree: of its names, the descriptions of its files, which names are hard
+/// links to the same inode, and the content. Holes count as zeros.
 pub fn fingerprint<S: Source>(source: &S, node: S::Node) -> Result<[u8; 32]> {
     let mut hash = Sha256::new();
     let mut left = vec![(0_u64, Vec::new(), node)];
@@ -18,7 +18,8 @@ pub fn fingerprint<S: Source>(source: &S, node: S::Node) -> Result<[u8; 32]> {
         hash.update(depth.to_le_bytes());
         field(&mut hash, &name);
         describe(&mut hash, &of);
-        // Zero where it has content of its own: a name outside of the tree makes no difference.
+        // The number is zero for the first name of an inode in the tree, so names outside of the
+        // tree make no difference.
         let first = of.identity.map_or(number, |identity| *met.entry(identity).or_insert(number));
         if first != number {
             hash.update(first.to_le_bytes());
@@ -37,7 +38,7 @@ pub fn fingerprint<S: Source>(source: &S, node: S::Node) -> Result<[u8; 32]> {
     Ok(hash.finalize().into())
 }
 
-/// With the length, so that no two sequences of fields are the same bytes.
+/// Hashes a field after its length, so that no two sequences of fields give the same bytes.
 fn field(hash: &mut Sha256, bytes: &[u8]) {
     hash.update((bytes.len() as u64).to_le_bytes());
     hash.update(bytes);
@@ -95,11 +96,11 @@ mod tests {
         fs::write(at("sub/one"), vec![0; 100_000]).unwrap();
         fs::write(at("two"), "content").unwrap();
         let first = print();
-        // Times after the latest, a hole where zeros were, and another inode.
+        // The file gets times after `latest`, a hole where zeros were, and another inode.
         fs::remove_file(at("sub/one")).unwrap();
         fs::File::create(at("sub/one")).unwrap().set_len(100_000).unwrap();
         assert_eq!(print(), first);
-        // Another name of a file, which is not in the tree.
+        // The file gets another name outside of the tree.
         let elsewhere = tempfile::tempdir_in(dir.path().parent().unwrap()).unwrap();
         fs::hard_link(at("two"), elsewhere.path().join("two")).unwrap();
         assert_eq!(print(), first);

@@ -1,4 +1,5 @@
-//! What an image file takes of the host's space, and giving back what an edit has taken in vain.
+//! Tracks the space that an image file takes on the host, and frees the space that a failed edit
+//! has taken.
 
 use std::io;
 use std::ops::Range;
@@ -7,37 +8,37 @@ use std::sync::Arc;
 use ubtrfs::format::Physical;
 use ubtrfs::volume::Device;
 
-/// What a device is written by.
+/// The unit in bytes in which a device is written.
 const BLOCK: u64 = 4096;
 
-/// A device, and what of it took space at some time.
+/// A device, and the ranges of it that took space at some time.
 #[derive(Debug)]
 pub(crate) struct Footprint {
     device: Arc<dyn Device>,
-    /// `None` if it is not known.
+    /// The ranges of that time in bytes; `None` if they are not known.
     before: Option<Vec<Range<u64>>>,
 }
 
 impl Footprint {
-    /// What a device takes now.
+    /// Returns a device with the ranges that it has now.
     pub(crate) fn of(device: &Arc<dyn Device>) -> Self {
         let mut footprint = Self { device: Arc::clone(device), before: None };
         footprint.look_again();
         footprint
     }
 
-    /// Takes what it takes by now as what it took.
+    /// Replaces the ranges by those that the device has now.
     pub(crate) fn look_again(&mut self) {
         self.before = self.device.data_ranges().unwrap_or_default();
     }
 
-    /// Something may refer by now to what has been written.
+    /// Forgets the ranges, since something may refer to what has been written.
     pub(crate) fn forget(&mut self) {
         self.before = None;
     }
 
-    /// Makes a hole again of what was one. Who calls it knows that nothing refers to what has been
-    /// written there.
+    /// Punches holes where there were holes before. The caller knows that nothing refers to what
+    /// has been written there.
     pub(crate) fn restore(self) -> io::Result<()> {
         let Some(before) = self.before else { return Ok(()) };
         let now = self.device.data_ranges()?.unwrap_or_default();
@@ -51,7 +52,7 @@ impl Footprint {
     }
 }
 
-/// The parts of some ranges that are in no other one. All are in order.
+/// Returns the parts of `ranges` that are not in `others`. Both are in order.
 fn without(ranges: Vec<Range<u64>>, others: &[Range<u64>]) -> Vec<Range<u64>> {
     let (mut left, mut next) = (Vec::new(), 0);
     for range in ranges {

@@ -1,4 +1,4 @@
-//! Files of the host, as what is copied from (invariant 63).
+//! Files of the host as a source of copies (invariant 63).
 
 use std::cell::RefCell;
 use std::io;
@@ -15,15 +15,16 @@ use crate::preloaded;
 use crate::selection::Selection;
 use crate::source::{Child, Description, Source, TakeData};
 
-/// Bytes that are read at once, up to a multiple of them: blocks within are read whole.
+/// How many bytes are read at once. A read ends at a multiple of this, so that blocks within are
+/// read whole.
 const PIECE: u64 = 1 << 20;
 
-/// Bytes of a file that has some, and has none by its size.
+/// The most bytes of a file that has data although its size is zero.
 const MAX_OF_NO_SIZE: u64 = 64 << 20;
 
-/// Attributes by which other file systems show what they have in a form of their own, and what the
-/// kernel alone may write: cp(1) leaves these out, too, by the list of libattr in
-/// `/etc/xattr.conf`. A name that ends with a dot or an underscore is the beginning of several.
+/// Attributes that other file systems show in a form of their own, or that only the kernel may
+/// write. cp(1) also leaves these out, by the list of libattr in `/etc/xattr.conf`. A name that
+/// ends with a dot or an underscore is a prefix.
 const OF_OTHERS: [&[u8]; 11] = [
     b"system.nfs4_acl",
     b"system.nfs4acl",
@@ -45,27 +46,28 @@ fn is_of_others(name: &[u8]) -> bool {
     })
 }
 
-/// Files by their descriptors. No symbolic link is followed below where a copy begins.
+/// Files of the host, accessed by descriptors. Below the point where a copy begins, no symbolic
+/// link is followed.
 ///
-/// A file is read up to the size that it had when it was described, however it grows meanwhile.
+/// A file is read up to the size that it had when it was described, even if it grows meanwhile.
 #[derive(Debug, Default)]
 pub struct HostFiles {
     /// Leave extended attributes out.
     pub without_xattrs: bool,
-    /// Files were last changed at this time or before, and last read when they were changed; and
-    /// blocks of zeros are holes: so neither reading a tree nor a second copy of it changes what it
-    /// is described by, whatever file system has it.
+    /// If set, no mtime is later than this time, each atime is the mtime, and blocks of zeros are
+    /// holes. So the description of a tree changes neither by reading it nor by copying it, on
+    /// whatever file system it is.
     pub latest: Option<Timespec>,
-    /// Files that are left out wherever they are found, such as the image that is copied to: the
-    /// number of their file system, and their own.
+    /// Files that are left out wherever they are found, such as the image that is copied to: device
+    /// number and inode number.
     pub without: Vec<(u64, u64)>,
-    /// What else is left out, and whom the rest belongs to; patterns of paths are from `top`.
+    /// What else is left out, and the owners of the rest. Patterns of paths begin at `top`.
     pub selection: Selection,
-    /// Where the tree begins.
+    /// The path at which the tree begins.
     pub top: PathBuf,
-    /// Those of `without` that were found.
+    /// The paths at which files of `without` were found.
     pub left_out: RefCell<Vec<PathBuf>>,
-    /// What is open.
+    /// The open directories.
     pub tree: HostTree,
 }
 
@@ -79,13 +81,14 @@ impl HostFiles {
         found
     }
 
-    /// Files that the selection excludes.
+    /// Returns whether the selection excludes a file.
     fn excludes(&self, file: &HostFile) -> bool {
         let above = file.matched_above(&self.selection.excluded);
         self.selection.excluded.step(&above, file.name().as_bytes()).1
     }
 
-    /// Whether another file system is mounted on a directory, which is not to be looked into.
+    /// Returns whether another file system is mounted on a directory, and its content is to be left
+    /// out.
     fn is_other_file_system(&self, dir: &HostFile) -> Result<bool> {
         if !self.selection.one_file_system {
             return Ok(false);
@@ -99,7 +102,7 @@ impl HostFiles {
     }
 }
 
-/// An error about a file, whose path is put together only then.
+/// An error about a file. Its path is composed only here.
 fn about(file: &HostFile, error: impl Into<io::Error>) -> Error {
     let error = error.into();
     if error.kind() == io::ErrorKind::NotFound && !file.begins_walk() {
@@ -189,14 +192,14 @@ impl Source for HostFiles {
                 break;
             }
         }
-        // Behind the end there are no data to find, as in a hole.
+        // Behind the end of a shrunk file no data is found, as in a hole.
         let now = rustix::fs::fstat(opened).map_err(|error| about(file, error))?.st_size as u64;
         Ok(now.min(size))
     }
 }
 
-/// Reads a file that was empty by its size. Those of /proc and the like don't tell how much is in
-/// them; another one has grown since.
+/// Reads a file whose size was zero. Files of /proc and the like don't say how much is in them;
+/// others have grown since.
 fn read_of_no_size(file: &HostFile, opened: &OpenFile, take: &mut TakeData<'_>) -> Result<()> {
     let mut buf = vec![0; 64 << 10];
     let mut at = 0;
@@ -214,11 +217,11 @@ fn read_of_no_size(file: &HostFile, opened: &OpenFile, take: &mut TakeData<'_>) 
     }
 }
 
-/// Passes on the blocks of a file that are not zeros alone.
+/// Passes the blocks of a file that are not all zeros to `take`.
 fn take_blocks(start: u64, data: &[u8], take: &mut TakeData<'_>) -> Result<()> {
     let has_data = |block: &(u64, u64)| data[block.0 as usize..block.1 as usize].iter().any(|byte| *byte != 0);
     let end = data.len() as u64;
-    // They are counted from the start of the file.
+    // Blocks are aligned to the start of the file.
     let block_at = |at: u64| (at, ((start + at + 1).next_multiple_of(BLOCK) - start).min(end));
     let blocks = std::iter::successors((end > 0).then(|| block_at(0)), |(_, at)| (*at < end).then(|| block_at(*at)));
     let mut run: Option<(u64, u64)> = None;
@@ -259,7 +262,7 @@ fn xattrs(file: &OpenFile) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
         };
         match whole(value) {
             Ok(value) => found.push((name.to_vec(), value)),
-            // It has been removed meanwhile, or is for others.
+            // The attribute has been removed meanwhile, or the process may not read it.
             Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::ACCESS | Errno::PERM) => {}
             Err(error) => return Err(error.into()),
         }
@@ -268,7 +271,7 @@ fn xattrs(file: &OpenFile) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     Ok(found)
 }
 
-/// All that a call writes, whose length may change between two calls.
+/// Returns all that a call writes; its length may change between two calls.
 fn whole(call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
     let mut buf = vec![0; 1024];
     loop {
@@ -307,7 +310,7 @@ mod tests {
         content
     }
 
-    /// Of invariant 63: the owner of a tree may exchange what is in it at any time.
+    /// Of invariant 63: the owner of a tree may exchange files in it at any time.
     #[test]
     fn what_is_read_is_the_file_that_was_described() {
         let dir = tempfile::tempdir().unwrap();
@@ -325,7 +328,7 @@ mod tests {
         let (file, sub) = (child(&source, &top, "file"), child(&source, &top, "sub"));
         source.describe(&file).unwrap();
         let one = child(&source, &sub, "one");
-        // The directory as a whole, and the file, are replaced by links to another one's.
+        // The whole directory and the file are replaced by symbolic links to files of another user.
         fs::rename(at("tree/sub"), at("tree/old")).unwrap();
         std::os::unix::fs::symlink(at("secret/sub"), at("tree/sub")).unwrap();
         fs::remove_file(at("tree/file")).unwrap();
@@ -334,7 +337,7 @@ mod tests {
         assert_eq!(source.describe(&file).unwrap().mode & 0o777, 0o755);
         assert_eq!(content(&source, &one), b"tree's sub/one");
         assert_eq!(content(&source, &child(&source, &sub, "two")), b"tree's sub/two");
-        // The top, too, and a file that was listed and not opened yet.
+        // The top is replaced, too, and a file that was listed and not opened yet.
         let three = child(&source, &sub, "three");
         fs::remove_file(at("tree/old/three")).unwrap();
         std::os::unix::fs::symlink(at("secret/sub/three"), at("tree/old/three")).unwrap();
@@ -404,7 +407,7 @@ mod tests {
         let version = content(&source, &HostFile::named("/proc/version", false));
         assert_eq!(version, fs::read("/proc/version").unwrap());
         assert!(!version.is_empty());
-        // It has 8 bytes for each page that a process could have.
+        // The file has 8 bytes for each page that a process could have.
         let mut taken = 0;
         let endless = HostFile::named("/proc/self/pagemap", false);
         assert_eq!(source.describe(&endless).unwrap().size, 0);

@@ -1,10 +1,10 @@
 //! Files of a tree of the host, by open descriptors (invariant 63).
 //!
-//! Who owns a directory may put a symbolic link or another file in the place of what is in it at
-//! any time, while root reads it. So each name is looked up once, in the open directory that was
-//! listed, and through no symbolic link; and what is said of a file and what is read from it come
-//! by the descriptor of that one lookup. A tree may be deeper than a path or the limit of open
-//! files: of its directories, some are open, and the others are opened again by their names.
+//! The owner of a directory may replace files in it by symbolic links or other files at any time
+//! while root reads it. So each name is looked up once, in the open directory that was listed,
+//! without following a symbolic link. Both the description and the content of a file come from the
+//! descriptor of that one lookup. A tree may be deeper than a path or the limit of open files
+//! allows: only some of its directories are open, and the others are opened again by their names.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -22,22 +22,23 @@ use rustix::io::Errno;
 use crate::preloaded;
 use crate::selection::{Excluded, MatchedPaths};
 
-/// Bytes of a block of a file: where it is all zeros, it may be a hole.
+/// The length of a block of a file in bytes. A block of zeros may become a hole.
 pub(crate) const BLOCK: u64 = 4096;
 
-/// Directories that are open at a time, besides the one where a walk began.
+/// How many directories are open at a time, besides the one where a walk began.
 const MAX_OPEN: usize = 256;
-/// Of those that are opened again on the way to one, how many stay open at its end, and how many
-/// above: so that ways to several deep directories stay open beside each other.
+/// When directories are opened again on the way to a deep one, how many stay open at the end of the
+/// way, and how many are spread over the rest of it, so that the ways to several deep directories
+/// stay open at the same time.
 const SPREAD: usize = 32;
 
-/// How often a name is looked up again since it refers to something of another type by now.
+/// How often a name is looked up again because it refers to a file of another type by now.
 const TRIES: u32 = 100;
 
 /// The directories that a walk has open.
 #[derive(Debug, Default)]
 pub struct HostTree {
-    /// The oldest first.
+    /// The open directories, the oldest first.
     open: RefCell<VecDeque<Weak<HostDirectory>>>,
 }
 
@@ -46,10 +47,10 @@ pub struct HostTree {
 pub struct HostFile {
     dir: Option<Rc<HostDirectory>>,
     name: OsString,
-    /// What the directory says of it, which nothing depends on.
+    /// The type and inode number in the directory's entry, on which nothing relies.
     listed_as: FileType,
     listed_ino: u64,
-    /// `NOFOLLOW` unless a symbolic link stands for what it refers to.
+    /// `NOFOLLOW`, or empty if a symbolic link is to be followed.
     links: OFlags,
     opened: OnceCell<Box<OpenFile>>,
 }
@@ -59,25 +60,26 @@ pub struct HostFile {
 pub struct OpenFile {
     fd: Rc<OwnedFd>,
     stat: Stat,
-    /// The descriptor only refers to the file (`O_PATH`).
+    /// Whether the descriptor only refers to the file (`O_PATH`).
     is_reference: bool,
 }
 
-/// A directory whose files are looked at, or made. It is open when it is needed.
+/// A directory whose files are read or made. It is opened when it is needed.
 #[derive(Debug)]
 pub struct HostDirectory {
     above: Option<Rc<HostDirectory>>,
     name: OsString,
-    /// Its file system, and its number there.
+    /// Device number and inode number.
     id: (u64, u64),
     fd: RefCell<Option<Rc<OwnedFd>>>,
-    /// What its path has matched of patterns, once that is asked for.
+    /// How much of each pattern its path has matched, once that is asked for.
     matched: OnceCell<MatchedPaths>,
 }
 
 impl Drop for HostDirectory {
     fn drop(&mut self) {
-        // One after the other: a tree may be deeper than the stack.
+        // The directories above are dropped in a loop, since recursion in a deep tree would exceed
+        // the stack.
         let mut above = self.above.take();
         while let Some(mut dir) = above.and_then(Rc::into_inner) {
             above = dir.above.take();
@@ -86,30 +88,30 @@ impl Drop for HostDirectory {
 }
 
 impl HostFile {
-    /// Where a walk begins. A symbolic link at the end of the path is followed if `follow` says so;
-    /// below, none is.
+    /// The file where a walk begins. A symbolic link at the end of the path is followed if `follow`
+    /// is set; below, none is.
     pub fn named(path: impl Into<PathBuf>, follow: bool) -> Self {
         let links = if follow { OFlags::empty() } else { OFlags::NOFOLLOW };
         let name = path.into().into_os_string();
         Self { dir: None, name, listed_as: FileType::Unknown, listed_ino: 0, links, opened: OnceCell::new() }
     }
 
-    /// Whether a walk begins here.
+    /// Returns whether a walk begins here.
     pub(crate) fn begins_walk(&self) -> bool {
         self.dir.is_none()
     }
 
-    /// Its name in its directory; of what a walk begins with, the path.
+    /// Its name in its directory, or the path of the file where a walk begins.
     pub fn name(&self) -> &OsStr {
         &self.name
     }
 
-    /// The number that its directory gives for it. It may have another one.
+    /// The inode number in the directory's entry. The inode may have another one.
     pub(crate) fn listed_ino(&self) -> u64 {
         self.listed_ino
     }
 
-    /// What the path of its directory has matched of patterns.
+    /// How much of each pattern the path of its directory has matched.
     pub(crate) fn matched_above(&self, excluded: &Excluded) -> MatchedPaths {
         match &self.dir {
             Some(dir) if excluded.asks_for_paths() => dir.matched(excluded),
@@ -128,12 +130,12 @@ impl HostFile {
 }
 
 impl HostDirectory {
-    /// Whether a walk begins here.
+    /// Returns whether a walk begins here.
     pub fn is_first(&self) -> bool {
         self.above.is_none()
     }
 
-    /// What its path, from where the walk began, has matched of patterns.
+    /// How much of each pattern its path from the beginning of the walk has matched.
     fn matched(&self, excluded: &Excluded) -> MatchedPaths {
         let mut unknown = Vec::new();
         let mut at = Some(self);
@@ -158,7 +160,7 @@ impl HostDirectory {
 }
 
 impl OpenFile {
-    /// Bytes of the data of a regular file, in whole blocks of 4 KiB. Holes have none.
+    /// The bytes of data of a regular file, in whole blocks of 4 KiB, without holes.
     pub fn data_bytes(&self) -> io::Result<u64> {
         let (mut bytes, mut at) = (0, 0);
         while let Some((start, end)) = next_blocks(self, at, self.stat.st_size as u64)? {
@@ -168,7 +170,7 @@ impl OpenFile {
         Ok(bytes)
     }
 
-    /// What it is. It was so when it was opened.
+    /// The status of the file when it was opened.
     pub fn status(&self) -> &Stat {
         &self.stat
     }
@@ -178,27 +180,28 @@ impl OpenFile {
         FileType::from_raw_mode(self.stat.st_mode)
     }
 
-    /// Its file system, and its number there.
+    /// Device number and inode number.
     pub fn id(&self) -> (u64, u64) {
         (self.stat.st_dev, self.stat.st_ino)
     }
 
-    /// The path of a descriptor that only refers to the file, for calls that take no such
-    /// descriptor; `None` if the descriptor will do.
+    /// A path to the file for calls that don't take an `O_PATH` descriptor; `None` if the
+    /// descriptor is a usual one.
     pub(crate) fn reference(&self) -> Option<String> {
         self.is_reference.then(|| format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
     }
 }
 
 impl AsFd for OpenFile {
-    /// Regular files and directories can be read by it; of other files it may be a reference only.
+    /// Regular files and directories can be read by the descriptor; for other files it may be an
+    /// `O_PATH` one.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
 impl HostTree {
-    /// Opens a file, unless it was opened before.
+    /// Opens a file, unless it is open already.
     pub fn open<'a>(&self, file: &'a HostFile) -> io::Result<&'a OpenFile> {
         if let Some(opened) = file.opened.get() {
             return Ok(opened);
@@ -210,7 +213,7 @@ impl HostTree {
         Ok(file.opened.get_or_init(|| Box::new(opened)))
     }
 
-    /// What a name refers to, which may be something else when it is opened.
+    /// The status of what a name refers to now, which may be something else when it is opened.
     pub fn glance(&self, file: &HostFile) -> io::Result<Stat> {
         if preloaded::is_loaded() {
             return self.open(file).map(|opened| *opened.status());
@@ -222,7 +225,7 @@ impl HostTree {
         })
     }
 
-    /// The files in a directory, in its order.
+    /// The files in a directory, in the order of the directory.
     pub fn children(&self, file: &HostFile) -> io::Result<Vec<HostFile>> {
         let opened = self.open(file)?;
         if opened.file_type() != FileType::Directory {
@@ -232,7 +235,7 @@ impl HostTree {
         let dir =
             Rc::new(HostDirectory { above, name, id: opened.id(), fd: RefCell::default(), matched: OnceCell::new() });
         self.keep_open(&dir, Rc::clone(&opened.fd));
-        // It may have been listed before.
+        // The directory may have been listed before.
         rustix::fs::seek(&opened.fd, SeekFrom::Start(0))?;
         let mut buf = [const { MaybeUninit::uninit() }; 16 << 10];
         let mut entries = RawDir::new(&opened.fd, &mut buf);
@@ -254,14 +257,14 @@ impl HostTree {
         Ok(files)
     }
 
-    /// The directory where a walk begins, which stays open.
+    /// Returns the directory where a walk begins, which stays open.
     pub fn begin(dir: OwnedFd) -> io::Result<Rc<HostDirectory>> {
         let found = fstat(&dir)?;
         let (id, fd) = ((found.st_dev, found.st_ino), RefCell::new(Some(Rc::new(dir))));
         Ok(Rc::new(HostDirectory { above: None, name: OsString::new(), id, fd, matched: OnceCell::new() }))
     }
 
-    /// A directory that was opened by its name in another one.
+    /// Returns a directory that was opened by its name in another one.
     pub fn enter(&self, above: &Rc<HostDirectory>, name: &[u8], dir: OwnedFd) -> io::Result<Rc<HostDirectory>> {
         let found = fstat(&dir)?;
         let (above, name) = (Some(Rc::clone(above)), OsString::from_vec(name.to_vec()));
@@ -279,11 +282,12 @@ impl HostTree {
                 break Rc::clone(fd);
             }
             closed.push(at);
-            // Where the walk began is always open.
+            // The directory where the walk began is always open.
             at = at.above.as_ref().ok_or(Errno::BADF)?;
         };
-        // Of those that are opened again, the last ones stay open, for who goes up from here, and
-        // some between them and the top, from where the others are reached.
+        // Of the directories that are opened again, the last ones stay open for a walk that goes up
+        // from here, and so do some between these and the top, from which the others can be
+        // reached.
         let stride = (closed.len() / SPREAD).max(1);
         for (left, dir) in closed.into_iter().enumerate().rev() {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -300,7 +304,8 @@ impl HostTree {
         Ok(fd)
     }
 
-    /// Leaves a directory open, and closes the one that has been open the longest if need be.
+    /// Keeps a directory open, and if there are too many, closes the one that has been open the
+    /// longest.
     fn keep_open(&self, dir: &Rc<HostDirectory>, fd: Rc<OwnedFd>) {
         dir.fd.replace(Some(fd));
         if dir.above.is_none() {
@@ -309,7 +314,7 @@ impl HostTree {
         let mut open = self.open.borrow_mut();
         open.push_back(Rc::downgrade(dir));
         if open.len() > MAX_OPEN {
-            // Those that nobody needs any more are closed already.
+            // Directories that nobody needs any more are closed already.
             open.retain(|dir| dir.strong_count() > 0);
         }
         if open.len() > MAX_OPEN
@@ -321,7 +326,8 @@ impl HostTree {
     }
 }
 
-/// The next range of data of a file; all of it, where the file system doesn't know.
+/// The next range of data of a file, or the whole rest if the file system doesn't support
+/// `SEEK_DATA`.
 pub(crate) fn next_data(file: impl AsFd, from: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
     if from >= size {
         return Ok(None);
@@ -336,8 +342,8 @@ pub(crate) fn next_data(file: impl AsFd, from: u64, size: u64) -> io::Result<Opt
     Ok((start < end).then_some((start, end)))
 }
 
-/// The same in whole blocks, those that follow each other as one range: which these are does not
-/// depend on the blocks of the file system. The last one ends where the file does.
+/// The next range of data in whole blocks, with adjacent blocks joined, so that it does not depend
+/// on the block size of the file system. The last block ends at the end of the file.
 pub(crate) fn next_blocks(file: impl AsFd, from: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
     let whole = |end: u64| end.next_multiple_of(BLOCK).min(size);
     let Some((start, end)) = next_data(&file, from, size)? else { return Ok(None) };
@@ -351,15 +357,16 @@ pub(crate) fn next_blocks(file: impl AsFd, from: u64, size: u64) -> io::Result<O
     Ok(Some((from.max(start - start % BLOCK), end)))
 }
 
-/// Opens a file by its name. Regular files and directories are opened for reading: nothing waits
-/// for a FIFO that has come in their place, and no device is opened, which may do something then.
+/// Opens a file by its name. Only files that were listed as regular ones or directories are opened
+/// for reading, and without blocking, in case a FIFO has taken their place. Devices are not opened,
+/// since that may have an effect.
 fn open_once(dir: BorrowedFd<'_>, file: &HostFile) -> io::Result<OpenFile> {
     let is_read = |file_type| matches!(file_type, FileType::RegularFile | FileType::Directory);
     let mut is_reference = !is_read(file.listed_as);
     for _ in 0..TRIES {
         let how = if is_reference { OFlags::PATH } else { OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY };
         let fd = match openat(dir, Path::new(&file.name), how | file.links | OFlags::CLOEXEC, Mode::empty()) {
-            // A symbolic link, a socket or a device has come in its place.
+            // A symbolic link, a socket or a device has taken its place.
             Err(Errno::LOOP | Errno::NXIO | Errno::NODEV) if !is_reference => {
                 is_reference = true;
                 continue;
@@ -383,7 +390,7 @@ mod tests {
 
     use super::*;
 
-    /// Makes directories within each other, each called `d` and with a file beside it.
+    /// Makes nested directories, each called `d` and with a file beside it.
     fn deep(top: &Path, levels: u32) {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let mut at = rustix::fs::open(top, flags, Mode::empty()).unwrap();
@@ -403,7 +410,7 @@ mod tests {
         let tree = HostTree::default();
         let mut left = vec![HostFile::named(dir.path(), false)];
         let (mut found, mut longest) = (Vec::new(), 0);
-        // Down first, and the files on the way back up.
+        // The walk goes down first, and visits the files on the way back up.
         while let Some(file) = left.pop() {
             if tree.open(&file).unwrap().file_type() == FileType::Directory {
                 let mut children = tree.children(&file).unwrap();
@@ -481,7 +488,7 @@ mod tests {
             for level in [2, 3] {
                 tree.open(&kept[&level]).unwrap_err();
             }
-            // Nothing above those has changed, and those that are open stay what they were.
+            // Nothing above these has changed, and open files are still the same.
             for level in [0, levels - 1] {
                 tree.glance(&kept[&level]).unwrap();
             }

@@ -1,8 +1,8 @@
-//! A tar archive into a directory of a volume.
+//! Imports a tar archive into a directory of a volume.
 //!
-//! Archives come from anywhere: no entry is made outside of the directory, and none through a
-//! symbolic link, be it one that an entry before has made. Only layers of OCI images go through
-//! links, which don't lead out of the directory either.
+//! Archives are untrusted: no entry is made outside of the directory, and none through a symbolic
+//! link, not even through one that an earlier entry has made. Only layers of OCI images follow
+//! links, and these don't lead out of the directory either.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
@@ -27,27 +27,29 @@ use crate::job::Job;
 use crate::remove::remove;
 use crate::selection::Selection;
 
-/// Bytes that are read at once, up to a multiple of them in a file: blocks within are read whole.
+/// How many bytes are read at once. A read ends at a multiple of this in a file, so that blocks
+/// within are read whole.
 const PIECE: usize = 1 << 20;
 
-/// What the names of an archive mean.
+/// The meaning of the names of an archive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layer {
     /// Files.
     #[default]
     Plain,
-    /// Those that begin with `.wh.` say what a layer of an OCI image removes of those below it.
+    /// Names that begin with `.wh.` are whiteouts, by which a layer of an OCI image removes files
+    /// of the layers below.
     Oci,
 }
 
 /// How archives are read.
 #[derive(Clone, Debug, Default)]
 pub struct ImportOptions {
-    /// What their names mean.
+    /// The meaning of their names.
     pub layer: Layer,
-    /// Data that a file of the same job has already is shared with it.
+    /// Whether to share data with a file of the same job that has it already.
     pub dedupe: bool,
-    /// Which entries are taken, and whom they belong to.
+    /// Which entries are taken, and their owners.
     pub selection: Selection,
 }
 
@@ -62,7 +64,7 @@ pub fn import(
     import_plain(fs, dir, decompressed(archive)?, options, job)
 }
 
-/// The same for an archive that is not compressed.
+/// Reads an archive that is not compressed into a directory.
 pub(crate) fn import_plain(
     fs: &Arc<Filesystem>,
     dir: InodeId,
@@ -84,7 +86,7 @@ pub(crate) fn import_plain(
         import.entry(&mut archive, &of)?;
     }
     archive.finish()?;
-    // Entries change the times of the directories that they come into.
+    // This comes last since entries change the times of their directories.
     for (id, times) in import.times {
         match fs.inodes().set_attributes(id, &times) {
             // A later entry may have replaced it.
@@ -92,7 +94,7 @@ pub(crate) fn import_plain(
             _ => {}
         }
     }
-    // Nothing changes a file any more that its flags protect.
+    // This comes last since flags may forbid any further change.
     for (id, flags) in import.flags {
         match fs.inodes().set_flags_as(id, &|is| Ok(is.flags | flags)) {
             Err(error) if error.errno() != Errno::NOENT => return Err(inside("/")(error)),
@@ -110,9 +112,9 @@ pub(crate) struct Import<'a, 'b> {
     dedupe: bool,
     /// The names that entries of this archive have made, by their directories.
     made: HashMap<InodeId, HashSet<Vec<u8>>>,
-    /// Directories that have nothing of layers below any more.
+    /// Directories whose content of layers below has been removed.
     pub(crate) hidden: HashSet<InodeId>,
-    /// The times of directories, and flags, to be set in the end: those of the last entry of each.
+    /// The times of directories and the flags to be set in the end, by the last entry of each.
     times: BTreeMap<InodeId, SetAttributes>,
     flags: BTreeMap<InodeId, u64>,
 }
@@ -148,7 +150,7 @@ impl Import<'_, '_> {
             }
             match self.layer {
                 Layer::Oci => remove(self.fs, dir, name, &shown)?,
-                // As by tar(1): nothing goes that has another name.
+                // As by tar(1), an entry replaces only an empty directory.
                 Layer::Plain => match self.fs.directories().rmdir(dir, name) {
                     Err(error) if error.errno() == Errno::NOTEMPTY => {
                         return Err(refused(&shown, "would replace a directory that is not empty"));
@@ -187,7 +189,7 @@ impl Import<'_, '_> {
         Ok(())
     }
 
-    /// An entry of this archive has a name in a directory.
+    /// Notes that an entry of this archive has a name in a directory.
     fn note_made(&mut self, dir: InodeId, name: &[u8]) {
         if self.layer == Layer::Oci {
             self.made.entry(dir).or_default().insert(name.to_vec());
@@ -199,20 +201,19 @@ impl Import<'_, '_> {
     }
 
     fn tell_job(&self, id: InodeId, names: &[&[u8]]) -> Result<()> {
-        // To put a path together for each of many directories within each other takes the square
-        // of their number.
+        // Composing a path for each of n nested directories takes time of n².
         if self.job.asks_for_paths() { self.job.made(self.fs, id, &joined(names)) } else { Ok(()) }
     }
 
-    /// The directory of these names, for a new entry; what is missing is made.
+    /// The directory of these names, for a new entry. Missing directories are made.
     fn directory_for(&mut self, names: &[&[u8]], shown: &Path) -> Result<InodeId> {
         self.walk(names, shown, Walk::Make)?.ok_or_else(|| inside(shown)(Errno::NOENT.into()))
     }
 
     /// The directory of these names, as the walk finds it.
     ///
-    /// The names of a layer of an OCI image go through symbolic links of layers below, as container
-    /// tools have it; the root of each link is the directory that is imported to.
+    /// The names of a layer of an OCI image go through symbolic links of layers below, as with
+    /// container tools; the root of each link is the directory that is imported to.
     pub(crate) fn walk(&mut self, names: &[&[u8]], shown: &Path, how: Walk) -> Result<Option<InodeId>> {
         let mut dir = self.root;
         let mut above = Vec::new();
@@ -220,13 +221,14 @@ impl Import<'_, '_> {
         let mut links = 0;
         while let Some(name) = left.pop() {
             if name == b".." {
-                // Of a link: it ends at the directory that is imported to.
+                // This is from a symbolic link, and does not lead above the directory that is
+                // imported to.
                 dir = above.pop().unwrap_or(self.root);
                 continue;
             }
             let next = match lookup(self.fs, dir, &name).map_err(inside(shown))? {
                 Some((id, FileType::Directory)) => id,
-                // What was below a directory went with it, when something else got its name.
+                // When another file replaced the directory, all below it was removed.
                 Some(_) if how == Walk::Below && self.has_made(dir, &name) => return Ok(None),
                 Some((id, FileType::Symlink)) if self.layer == Layer::Oci => {
                     links += 1;
@@ -256,7 +258,7 @@ impl Import<'_, '_> {
                 }
             };
             if how == Walk::Make {
-                // It has something of this archive.
+                // The directory contains an entry of this archive.
                 self.note_made(dir, &name);
             }
             above.push(dir);
@@ -319,7 +321,7 @@ impl Import<'_, '_> {
         Ok(())
     }
 
-    /// Gives what was made the rest of its attributes.
+    /// Gives a new file the rest of its attributes.
     fn finish(&mut self, id: InodeId, of: &Described, shown: &Path) -> Result<()> {
         let Described { uid, gid, mode, ref xattrs, mtime, btime, .. } = *of;
         let attributes = Attributes { owner: (uid, gid), mode, xattrs, atime: of.atime.unwrap_or(mtime), mtime, btime };
@@ -335,18 +337,18 @@ impl Import<'_, '_> {
     }
 }
 
-/// What a walk to a directory is for.
+/// The purpose of a walk to a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Walk {
-    /// Something is put there: what is missing is made.
+    /// To make an entry there. Missing directories are made.
     Make,
-    /// Something is there.
+    /// To find an existing entry.
     Find,
-    /// Layers below have something there.
+    /// To find what layers below have there.
     Below,
 }
 
-/// The path of names, without links in it.
+/// Joins names to a path. Symbolic links are not resolved.
 fn joined(names: &[&[u8]]) -> PathBuf {
     names.iter().map(|name| OsStr::from_bytes(name)).collect()
 }

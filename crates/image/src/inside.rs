@@ -1,4 +1,4 @@
-//! Files of a volume, as what is copied from.
+//! Files of a volume as a source of copies.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -14,9 +14,9 @@ use crate::error::{Error, Result, shown};
 use crate::linked_path::LinkedPath;
 use crate::source::{Child, Description, Source, TakeData};
 
-/// Bytes that are read at once.
+/// How many bytes are read at once.
 const PIECE: u64 = 1 << 20;
-/// Entries that are listed at once.
+/// How many entries are listed at once.
 const BATCH: usize = 1024;
 
 /// A file of a volume.
@@ -28,12 +28,12 @@ pub struct VolumeFile {
 }
 
 impl VolumeFile {
-    /// Where a walk begins.
+    /// The file where a walk begins.
     pub fn new(id: InodeId, path: impl Into<PathBuf>) -> Self {
         Self { id, path: LinkedPath::new(path) }
     }
 
-    /// A file of this directory.
+    /// The file of this name in this directory.
     pub(crate) fn child(&self, id: InodeId, name: &[u8]) -> Self {
         Self { id, path: self.path.join(name) }
     }
@@ -43,7 +43,7 @@ impl VolumeFile {
         &self.path
     }
 
-    /// An error about it, whose path is put together only then.
+    /// An error about the file. Its path is composed only here.
     pub(crate) fn failed(&self, error: ubtrfs::Error) -> Error {
         Error::Inside { path: self.path.path(), source: error.into() }
     }
@@ -51,15 +51,15 @@ impl VolumeFile {
 
 /// Files of a volume, for one walk through a tree of it.
 ///
-/// A volume comes from anywhere, and a damaged one may have a directory within itself. So each
-/// directory that has entries is listed once: a second time is an error, and every walk ends.
+/// Volumes are untrusted, and in a damaged one a directory may be within itself. So each directory
+/// that has entries is listed only once, and a second time is an error. Thus every walk ends.
 #[derive(Debug)]
 pub struct VolumeFiles {
     fs: Arc<Filesystem>,
     listed: RefCell<HashSet<InodeId>>,
 }
 
-/// What has a name in a directory, if anything.
+/// Looks up a name in a directory; `None` if it does not exist.
 pub(crate) fn lookup(fs: &Filesystem, dir: InodeId, name: &[u8]) -> ubtrfs::Result<Option<(InodeId, FileType)>> {
     match fs.directories().lookup(dir, name) {
         Ok(id) => {
@@ -72,16 +72,16 @@ pub(crate) fn lookup(fs: &Filesystem, dir: InodeId, name: &[u8]) -> ubtrfs::Resu
     }
 }
 
-/// Whether a name is one that a file can have: hostile volumes have others, which lead elsewhere
-/// where something is made by them.
+/// Returns whether a file can have this name. Hostile volumes have other names, which would lead
+/// elsewhere if files were made by them.
 pub fn is_name(name: &[u8]) -> bool {
     let odd = name.is_empty() || name == b"." || name == b".." || name.len() > MAX_NAME_LEN;
     !odd && !name.contains(&b'/') && !name.contains(&0)
 }
 
 impl VolumeFiles {
-    /// What is in a directory, for who writes their names somewhere. An error where a file has a
-    /// name that none can have.
+    /// The files in a directory, for callers that write the names elsewhere. An error if one has a
+    /// name that no file can have.
     pub(crate) fn named_children(&self, dir: &VolumeFile) -> Result<Vec<VolumeFile>> {
         let children = self.children(dir)?;
         if let Some((name, _)) = children.iter().find(|(name, _)| !is_name(name)) {
@@ -96,7 +96,7 @@ impl VolumeFiles {
         Self { fs: Arc::clone(fs), listed: RefCell::default() }
     }
 
-    /// The names in a directory, in their order, and what they refer to.
+    /// The names in a directory, in order, with their inodes.
     fn entries(fs: &Filesystem, dir: InodeId) -> ubtrfs::Result<Vec<Child<InodeId>>> {
         let last = fs.directories().last_index(dir)?;
         let (mut all, mut after) = (Vec::new(), DirIndex(0));
@@ -135,7 +135,7 @@ impl VolumeFiles {
         })
     }
 
-    /// Where the first `size` bytes of a file have data: the starts and the ends of ranges.
+    /// The ranges of data within the first `size` bytes of a file: start and end in bytes.
     pub(crate) fn data_ranges(&self, file: &VolumeFile, size: u64) -> Result<Vec<(u64, u64)>> {
         let (mut found, mut at) = (Vec::new(), 0);
         while at < size {

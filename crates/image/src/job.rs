@@ -1,5 +1,5 @@
-//! What a command does with many files: what it has done so far, what it shares, and what is to
-//! happen after each of them.
+//! The state of a command that makes many files: its progress, the data to share, and what is to
+//! happen after each file.
 
 use std::path::{Path, PathBuf};
 
@@ -11,17 +11,17 @@ use crate::dedupe::Dedupe;
 use crate::error::Result;
 use crate::path_flags::PathFlags;
 
-/// What has been done so far.
+/// The progress of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Files that are no directories, by their names.
+    /// The number of names of files other than directories.
     pub files: u64,
     /// Directories.
     pub directories: u64,
-    /// Bytes of data, without holes, and of whole files that are shared. Like `shared` at most
-    /// `u64::MAX`: an image may say of any file that it is huge.
+    /// Bytes of data without holes, including files that are shared as a whole. Both counts stop at
+    /// `u64::MAX`, since an image may say of any file that it is huge.
     pub bytes: u64,
-    /// How many of them are shared instead of being written.
+    /// How many of these bytes are shared instead of being written.
     pub shared: u64,
 }
 
@@ -35,7 +35,7 @@ impl Counts {
     }
 }
 
-/// Is called after each file with what has been done so far; an error ends the job.
+/// A function that is called after each file with the progress. An error ends the job.
 pub type AfterFile<'a> = Box<dyn FnMut(&Counts) -> Result<()> + 'a>;
 
 /// The files that one command makes.
@@ -44,7 +44,7 @@ pub struct Job<'a> {
     counts: Counts,
     dedupe: Option<Dedupe>,
     flags: PathFlags,
-    /// Files that had become smaller when they were copied.
+    /// Files that shrank while they were copied.
     shrunk: Vec<PathBuf>,
     after_file: Option<AfterFile<'a>>,
 }
@@ -56,44 +56,44 @@ impl std::fmt::Debug for Job<'_> {
 }
 
 impl<'a> Job<'a> {
-    /// A job that says after each file how far it is.
+    /// Returns a job that reports its progress after each file.
     pub fn new(after_file: AfterFile<'a>) -> Self {
         Self { after_file: Some(after_file), ..Self::default() }
     }
 
-    /// The same, with flags for what it makes.
+    /// Returns the job with flags for the files that it makes.
     #[must_use]
     pub fn with_flags(self, flags: PathFlags) -> Self {
         Self { flags, ..self }
     }
 
-    /// Whether the paths of what is made mean anything.
+    /// Returns whether the paths of new files are needed.
     pub(crate) fn asks_for_paths(&self) -> bool {
         !self.flags.is_empty()
     }
 
-    /// Is called with each file or directory that is still empty.
+    /// Gives a new, still empty file or directory its flags.
     pub(crate) fn made(&self, fs: &Filesystem, id: InodeId, path: &Path) -> Result<()> {
         self.flags.give(fs, id, path)
     }
 
-    /// A file was smaller at the end of its copy than at the beginning.
+    /// Notes that a file was smaller at the end of its copy than at the beginning.
     pub(crate) fn note_shrunk(&mut self, path: &Path) {
         self.shrunk.push(path.to_owned());
     }
 
-    /// The paths that files have got which had become smaller when they were copied: they have what
+    /// Takes the paths of the copies of files that shrank while they were copied. They have what
     /// was left.
     pub fn take_shrunk(&mut self) -> Vec<PathBuf> {
         std::mem::take(&mut self.shrunk)
     }
 
-    /// What has been done.
+    /// The progress.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Counts a file that is whole now.
+    /// Counts a file that is complete.
     pub fn done(&mut self, file_type: FileType) -> Result<()> {
         match file_type {
             FileType::Directory => self.counts.directories += 1,
@@ -102,18 +102,18 @@ impl<'a> Job<'a> {
         self.after_file.as_mut().map_or(Ok(()), |call| call(&self.counts))
     }
 
-    /// Counts data that went elsewhere than into a volume.
+    /// Counts bytes of data that were written elsewhere than into a volume.
     pub fn add(&mut self, bytes: u64) {
         self.counts.add_bytes(bytes);
     }
 
-    /// Counts data that was shared as a whole.
+    /// Counts bytes of data that were shared as a whole.
     pub(crate) fn share(&mut self, bytes: u64) {
         self.counts.add_bytes(bytes);
         self.counts.add_shared(bytes);
     }
 
-    /// Writes data into a file; with `dedupe`, what a file of this job has already is shared.
+    /// Writes data into a file; with `dedupe`, shares data that a file of this job has already.
     pub(crate) fn write(
         &mut self,
         fs: &Filesystem,

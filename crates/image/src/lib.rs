@@ -1,7 +1,7 @@
-//! Volumes that are not mounted, edited as by cp(1), rm(1) and their like.
+//! Edits volumes that are not mounted, as cp(1), rm(1) and the like do.
 //!
-//! Nothing passes a VFS: no privileges are needed for owners, device nodes, set-id bits and
-//! capabilities, and none are checked. A [`Session`] is one commit, however much it changes: before
+//! Edits don't go through a VFS, so owners, device nodes, set-id bits and capabilities need no
+//! privileges, and none are checked. A [`Session`] is atomic, however much it changes: until
 //! [`Session::publish`] the volume on the devices stays as it was.
 
 mod acl_text;

@@ -1,5 +1,6 @@
-//! Paths of a walk through a tree: each has one name, and that of its directory. So those of a tree
-//! that is n deep take no n² bytes; a whole path is put together where somebody needs it.
+//! Paths of a walk through a tree. Each has one name and a reference to the path of its directory,
+//! so that the paths of a tree of depth n do not take n² bytes. A whole path is composed where it
+//! is needed.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -13,13 +14,14 @@ pub struct LinkedPath(Rc<Step>);
 #[derive(Debug)]
 struct Step {
     above: Option<LinkedPath>,
-    /// Of the file where the walk begins, its path.
+    /// The name, or the path of the file where the walk begins.
     name: Vec<u8>,
 }
 
 impl Drop for Step {
     fn drop(&mut self) {
-        // One after the other: a tree may be deeper than the stack.
+        // The steps above are dropped in a loop, since recursion in a deep tree would exceed the
+        // stack.
         let mut above = self.above.take();
         while let Some(mut step) = above.and_then(|LinkedPath(step)| Rc::into_inner(step)) {
             above = step.above.take();
@@ -28,28 +30,28 @@ impl Drop for Step {
 }
 
 impl LinkedPath {
-    /// Where a walk begins.
+    /// The path of the file where a walk begins.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self(Rc::new(Step { above: None, name: path.into().into_os_string().into_vec() }))
     }
 
-    /// What has a name in this directory.
+    /// The path of a name in this directory.
     #[must_use]
     pub fn join(&self, name: impl Into<Vec<u8>>) -> Self {
         Self(Rc::new(Step { above: Some(self.clone()), name: name.into() }))
     }
 
-    /// Its directory, if that is in the walk, too.
+    /// The path of its directory, if that is part of the walk.
     pub fn above(&self) -> Option<&Self> {
         self.0.above.as_ref()
     }
 
-    /// The last name; of the file where the walk begins, its path.
+    /// The last name, or the path of the file where the walk begins.
     pub fn name(&self) -> &[u8] {
         &self.0.name
     }
 
-    /// The names below the file where the walk begins, in their order.
+    /// The names below the file where the walk begins, in order.
     pub fn names(&self) -> Vec<&[u8]> {
         let mut names = Vec::new();
         let mut at = self;
@@ -61,14 +63,14 @@ impl LinkedPath {
         names
     }
 
-    /// The same with another path in the place of where the walk begins.
+    /// The path with `top` in place of the path where the walk begins.
     pub fn below(&self, top: &[u8]) -> Vec<u8> {
         let mut path = top.to_vec();
         self.names().into_iter().for_each(|name| add_name(&mut path, name));
         path
     }
 
-    /// All of it.
+    /// The whole path.
     pub fn path(&self) -> PathBuf {
         let mut first = self;
         while let Some(above) = first.above() {

@@ -1,4 +1,4 @@
-//! What an archive has, before it is read into a volume.
+//! Measures an archive before it is imported into a volume.
 
 use std::io::Read;
 
@@ -6,10 +6,10 @@ use crate::archive::ArchiveReader;
 use crate::decompress::{decompressed, is_compressed};
 use crate::error::{Result, outside};
 
-/// A sector of most volumes, of which each file has whole ones.
+/// The sector size of most volumes in bytes. Each file takes whole sectors.
 const SECTOR: u64 = 4096;
 
-/// What an archive has.
+/// The size of an archive's content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Measured {
     /// Bytes of data in whole sectors, without holes.
@@ -18,8 +18,8 @@ pub struct Measured {
     pub entries: u64,
 }
 
-/// Reads a compressed archive to its end. `None`: it is not compressed, so its length tells how
-/// much is in it.
+/// Reads a compressed archive to its end. Returns `None` if it is not compressed, since then its
+/// length says how much is in it.
 pub fn measure_compressed(mut archive: impl Read) -> Result<Option<Measured>> {
     let mut first = Vec::new();
     (&mut archive).take(SECTOR).read_to_end(&mut first).map_err(outside("the archive"))?;
@@ -38,7 +38,7 @@ pub fn measure_compressed(mut archive: impl Read) -> Result<Option<Measured>> {
     Ok(Some(measured))
 }
 
-/// An error if what begins here is no archive.
+/// Returns an error if no archive begins here.
 pub fn check_beginning(archive: impl Read) -> Result<()> {
     ArchiveReader::new(decompressed(archive)?).next().map(drop)
 }

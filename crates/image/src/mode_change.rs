@@ -1,4 +1,4 @@
-//! Permissions as chmod(1) takes them: octal, or symbolic.
+//! Changes of permissions as chmod(1) takes them, octal or symbolic.
 
 use std::str::FromStr;
 use ubtrfs::format::posix::SET_ID;
@@ -7,39 +7,41 @@ use ubtrfs::format::posix::SET_ID;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModeChange {
     clauses: Vec<Clause>,
-    /// Permissions that clauses which name nobody don't change.
+    /// Permissions that clauses without a `who` don't change.
     umask: u32,
 }
 
-/// `u+x` and its like.
+/// A clause such as `u+x`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Clause {
-    /// The bits that it is about, if it says whose.
+    /// The bits that it may change, if it names a `who`.
     who: Option<u32>,
     how: char,
     bits: u32,
-    /// `X`: execution, of directories and of what somebody may execute already.
+    /// Whether it has `X`: execution of directories, and of files that somebody may execute
+    /// already.
     executes_if: bool,
-    /// A number of more than four digits: it is about the set-id bits of directories, too.
+    /// Whether it is a number of more than four digits, which also changes the set-id bits of
+    /// directories.
     is_about_all: bool,
 }
 
 impl ModeChange {
-    /// The same for a process with this umask: as by chmod(1), a clause that names nobody, such as
-    /// `+w`, neither gives nor takes what the umask has.
+    /// Returns the change for a process with this umask. As by chmod(1), a clause without a `who`,
+    /// such as `+w`, does not change bits of the umask.
     #[must_use]
     pub fn under(mut self, umask: u32) -> Self {
         self.umask = umask & 0o777;
         self
     }
 
-    /// The bits that come out the same of any permissions.
+    /// The bits that the change sets or clears, whatever the permissions are.
     pub(crate) fn said(&self, is_dir: bool) -> u32 {
         0o7777 & !(self.apply(0, is_dir) ^ self.apply(0o7777, is_dir))
     }
 
-    /// The permissions that come of others. As by chmod(1), the set-user-id and set-group-id bits
-    /// of directories are set by any number and by `=`, but cleared only by `-`, or by a number of
+    /// Applies the change to permissions. As by chmod(1), the set-user-id and set-group-id bits of
+    /// directories are set by any number and by `=`, but cleared only by `-`, or by a number of
     /// more than four digits.
     #[must_use]
     pub fn apply(&self, mode: u32, is_dir: bool) -> u32 {
@@ -106,7 +108,7 @@ impl FromStr for ModeChange {
 mod tests {
     use super::*;
 
-    /// Changes under a umask, permissions before, and those after.
+    /// Checks changes under a umask: the change, the permissions before, and those after.
     fn assert_changes(umask: u32, is_dir: bool, changes: &[(&str, u32, u32)]) {
         for (change, before, after) in changes {
             let changed = change.parse::<ModeChange>().unwrap().under(umask).apply(*before, is_dir);

@@ -1,5 +1,5 @@
-//! Whole OCI images: the layers of one out of an [OCI layout](crate::oci_layout), in order, each
-//! compared with all that the image says of it (the image specification).
+//! Imports whole OCI images: takes the layers of an image from an [OCI layout](crate::oci_layout)
+//! in order, and checks each against all that the image says about it (the image specification).
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -18,7 +18,7 @@ use crate::import::{ImportOptions, Layer, import_plain};
 use crate::job::Job;
 use crate::oci_layout::{Blob, Descriptor, Digest, Hashed, Layout};
 
-/// Indexes within each other: the image specification has one within another, and no more.
+/// How many indexes may be nested. The image specification nests only two.
 const MAX_INDEXES: u32 = 4;
 
 const MANIFESTS: [&str; 2] =
@@ -27,7 +27,7 @@ const INDEXES: [&str; 2] =
     ["application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json"];
 const CONFIGURATIONS: [&str; 2] =
     ["application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"];
-/// How they are compressed, their first bytes say.
+/// The types of layers. Their first bytes say how they are compressed.
 const LAYERS: [&str; 6] = [
     "application/vnd.oci.image.layer.v1.tar",
     "application/vnd.oci.image.layer.v1.tar+gzip",
@@ -39,21 +39,21 @@ const LAYERS: [&str; 6] = [
 /// The annotation that has an image's name in its layout.
 const NAME: &str = "org.opencontainers.image.ref.name";
 
-/// Where an image is: a layout, and the name of the image in it.
+/// A reference to an image: a layout, and the name of the image in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OciReference {
     /// The layout: a directory, or a tar archive.
     pub layout: PathBuf,
-    /// It is an archive.
+    /// Whether the layout is an archive.
     pub is_archive: bool,
     /// The name of the image. A layout with one image needs none.
     pub name: Option<String>,
 }
 
 impl OciReference {
-    /// What a word names that begins with `oci:` or `oci-archive:`; `None` for others. As for
-    /// skopeo, the name begins behind the first colon of the rest; but if there is a file of that
-    /// name, it is all of it.
+    /// Parses a word that begins with `oci:` or `oci-archive:`; `None` for others. As with skopeo,
+    /// the image's name begins behind the first colon of the rest; but if the whole rest is the
+    /// name of a file, it is the layout.
     pub fn parse(word: &Path) -> Option<Self> {
         let bytes = word.as_os_str().as_bytes();
         let (rest, is_archive) = match bytes.strip_prefix(b"oci:") {
@@ -71,7 +71,7 @@ impl OciReference {
     }
 }
 
-/// What an image is to be for.
+/// The platform of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Platform {
     os: String,
@@ -102,7 +102,7 @@ impl std::fmt::Display for Platform {
 }
 
 impl Platform {
-    /// That of this program. Images have the names of architectures that Go has.
+    /// The platform of this program. Images use Go's names of architectures.
     fn own() -> Self {
         let is_little = cfg!(target_endian = "little");
         let architecture = match std::env::consts::ARCH {
@@ -146,8 +146,8 @@ struct Manifest {
     kind: Kind,
 }
 
-/// What a document has that says what it is, besides what it is read for: one that can be read as
-/// an index and as a manifest would be another image for each reader.
+/// The fields by which a document's type can be checked, besides those that are read from it. A
+/// document that is both an index and a manifest would be a different image for different readers.
 #[derive(Deserialize)]
 struct Kind {
     #[serde(rename = "mediaType")]
@@ -157,7 +157,7 @@ struct Kind {
 }
 
 impl Kind {
-    /// An error if it is not of the type that the descriptor says.
+    /// Returns an error if the document is not of the type that the descriptor says.
     fn check(&self, layout: &Layout, of: &Descriptor) -> Result<()> {
         let is_other = self.media_type.as_ref().is_some_and(|own| *own != of.media_type);
         if is_other || self.manifests.is_some() || self.layers.is_some() {
@@ -183,7 +183,7 @@ struct RootFs {
     diff_ids: Vec<String>,
 }
 
-/// A layer, and the digest of it when it is not compressed.
+/// A layer, and the digest of its decompressed content.
 #[derive(Debug)]
 struct OciLayer {
     blob: Descriptor,
@@ -199,8 +199,8 @@ pub struct OciImage {
 }
 
 impl OciImage {
-    /// Finds an image. Of several by one name, or in one index, that for the platform is taken:
-    /// `None` means the one that this program runs on.
+    /// Finds an image. If there are several with one name, or in one index, the one for the
+    /// platform is taken; `None` means the platform that this program runs on.
     pub fn open(reference: &OciReference, platform: Option<&Platform>) -> Result<Self> {
         let open = if reference.is_archive { Layout::open_archive } else { Layout::open };
         let layout = open(&reference.layout)?;
@@ -238,12 +238,12 @@ impl OciImage {
         Ok(Self { layout, digest, layers })
     }
 
-    /// The digest of its manifest, which no other image has.
+    /// The digest of the manifest, which identifies the image.
     pub fn digest(&self) -> [u8; 32] {
         self.digest.0
     }
 
-    /// Bytes of all layers when they are not compressed: all of them are read for it.
+    /// The bytes of all layers when they are decompressed. This reads all of them.
     pub fn plain_bytes(&self) -> Result<u64> {
         let mut all = 0_u64;
         for layer in &self.layers {
@@ -261,7 +261,7 @@ impl OciImage {
             .try_for_each(|layer| self.read(layer, |plain| import_plain(fs, dir, plain, options.clone(), job)))
     }
 
-    /// Has a layer read, and compares it with its digests.
+    /// Has a layer read, and checks its digests.
     fn read<T>(&self, layer: &OciLayer, read: impl FnOnce(&mut dyn Read) -> Result<T>) -> Result<T> {
         let about = |error: Error| match error {
             Error::Refused(why) => self.layout.refused(&format!("the layer {}: {why}", layer.blob.digest)),
@@ -290,7 +290,7 @@ fn check_type(layout: &Layout, of: &Descriptor, known: &[&str], why: &str) -> Re
     Err(layout.refused(&format!("{digest}, of the type '{media_type}', {why}")))
 }
 
-/// The manifest of the image that is meant.
+/// Finds the manifest of the image.
 fn manifest_of(layout: &Layout, name: Option<&str>, platform: Option<&Platform>) -> Result<Descriptor> {
     let Index { manifests: mut left, .. } = layout.index()?;
     let names: BTreeSet<String> = left.iter().filter_map(|of| of.annotations.get(NAME).cloned()).collect();

@@ -1,7 +1,7 @@
 //! OCI layouts: directories, or tar archives of such, with the blobs of images, each named by the
-//! digest of its content, and an index of them (the image layout specification). They come from
-//! anywhere: what is read is compared with its digest and its size, no symbolic link is followed in
-//! them, and nothing but regular files is read.
+//! digest of its content, and an index of them (the image layout specification). They are
+//! untrusted: each blob is checked against its digest and size, no symbolic link in them is
+//! followed, and only regular files are read.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,9 +19,9 @@ use crate::archive::{ArchiveReader, components};
 use crate::archive_header::Kind;
 use crate::error::{Error, Result, outside};
 
-/// Bytes of an index, a manifest or a configuration (the manual names it).
+/// The most bytes of an index, a manifest or a configuration (the manual names this limit).
 const MAX_JSON: u64 = 4 << 20;
-/// The version of layouts that there is.
+/// The only version of layouts.
 const VERSION: &str = "1.0.0";
 
 /// The digest by which a blob is named: `sha256:` and 64 digits.
@@ -29,8 +29,8 @@ const VERSION: &str = "1.0.0";
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
-    /// Reads a digest. The digits are the name of a file: there is one form of each digest, and no
-    /// other byte in it.
+    /// Parses a digest. Its digits are the name of a file, so only one form of each digest is
+    /// accepted, and no other byte.
     pub fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix("sha256:")?.as_bytes();
         let value = |digit: u8| match digit {
@@ -61,7 +61,7 @@ impl std::fmt::Display for Digest {
     }
 }
 
-/// What refers to a blob.
+/// The reference to a blob.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Descriptor {
@@ -74,7 +74,7 @@ pub struct Descriptor {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What an image is for.
+/// The platform that an image is for.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct PlatformOfImage {
     #[serde(default)]
@@ -101,12 +101,12 @@ pub struct Layout {
     files: Files,
 }
 
-/// Where its files are.
+/// The files of a layout.
 #[derive(Debug)]
 enum Files {
     /// In a directory.
     Directory(OwnedFd),
-    /// In a tar archive: where the data of each begins, and how long it is.
+    /// In a tar archive: the offset and the length of the data of each file, in bytes.
     Archive(File, BTreeMap<String, (u64, u64)>),
 }
 
@@ -132,7 +132,7 @@ impl Layout {
         while let Some(of) = archive.next()? {
             let names: Vec<_> = components(&of.path)?.into_iter().map(String::from_utf8_lossy).collect();
             let at = (&file).stream_position().map_err(outside(path))?;
-            // Others are nothing of a layout, and there may be very many of them.
+            // Other files don't belong to a layout, and there may be very many of them.
             let name = names.join("/");
             if of.kind == Kind::Regular && of.ranges == [(0, of.size)] && is_of_layout(&name) {
                 members.insert(name, (at, of.size));
@@ -167,12 +167,12 @@ impl Layout {
         Error::Refused(format!("{}: {why}", self.path.display()))
     }
 
-    /// What `index.json` says.
+    /// Reads `index.json`.
     pub fn index<T: DeserializeOwned>(&self) -> Result<T> {
         self.json("index.json", &self.bounded("index.json", self.file("index.json")?)?)
     }
 
-    /// What a small blob says.
+    /// Reads a small blob as JSON.
     pub fn document<T: DeserializeOwned>(&self, of: &Descriptor) -> Result<T> {
         let shown = of.digest()?.to_string();
         if of.size > MAX_JSON {
@@ -185,7 +185,7 @@ impl Layout {
         self.json(&shown, &bytes)
     }
 
-    /// A blob, to be read to its end and [finished](Blob::finish).
+    /// Opens a blob, which must be read to its end and [finished](Blob::finish).
     pub fn blob(&self, of: &Descriptor) -> Result<Blob<'_>> {
         let digest = of.digest()?;
         let name = format!("blobs/sha256/{}", digest.file_name());
@@ -197,7 +197,7 @@ impl Layout {
         Ok(Blob { layout: self, digest, hashed: Hashed::new(part) })
     }
 
-    /// A file of the layout.
+    /// Opens a file of the layout.
     fn file(&self, name: &str) -> Result<Part> {
         let shown = self.path.join(name);
         match &self.files {
@@ -231,7 +231,8 @@ impl Layout {
     }
 }
 
-/// Whether a file of this name belongs to a layout, or tells that there is none.
+/// Returns whether a file of this name belongs to a layout, or shows that the archive is another
+/// format.
 fn is_of_layout(name: &str) -> bool {
     matches!(name, "oci-layout" | "index.json" | "manifest.json")
         || name.strip_prefix("blobs/sha256/").is_some_and(|digits| digits.len() == 64)
@@ -254,7 +255,7 @@ fn regular(top: BorrowedFd<'_>, name: &str, shown: &Path) -> Result<File> {
     for name in names {
         dir = Some(open(dir.as_ref().map_or(top, AsFd::as_fd), name, OFlags::DIRECTORY)?);
     }
-    // A FIFO would be waited for.
+    // Without `O_NONBLOCK`, the open of a FIFO would wait.
     let file = open(dir.as_ref().map_or(top, AsFd::as_fd), last, OFlags::NONBLOCK)?;
     let found = fstat(&file).map_err(outside(shown))?;
     if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
@@ -281,7 +282,7 @@ impl Read for Part {
     }
 }
 
-/// A blob that is read.
+/// A blob that is being read.
 pub struct Blob<'a> {
     layout: &'a Layout,
     digest: Digest,
@@ -295,7 +296,7 @@ impl Read for Blob<'_> {
 }
 
 impl Blob<'_> {
-    /// Reads what is left of it, and compares all with its digest.
+    /// Reads the rest of the blob, and checks its digest.
     pub fn finish(mut self) -> Result<()> {
         let found = self.hashed.finish().map_err(outside(&self.layout.path))?;
         if found != self.digest {
@@ -305,7 +306,7 @@ impl Blob<'_> {
     }
 }
 
-/// What is read, and the digest of it.
+/// A reader that computes the digest of what it reads.
 pub struct Hashed<R> {
     reader: R,
     hash: Sha256,
@@ -316,7 +317,7 @@ impl<R: Read> Hashed<R> {
         Self { reader, hash: Sha256::new() }
     }
 
-    /// Reads what is left, and returns the digest of all.
+    /// Reads the rest, and returns the digest of all.
     pub fn finish(&mut self) -> io::Result<Digest> {
         io::copy(self, &mut io::sink())?;
         Ok(Digest(self.hash.finalize_reset().into()))

@@ -1,4 +1,4 @@
-//! Flags that files get by their paths as they are made, before they have any content.
+//! Flags that new files get by their paths, before they have any content.
 
 use std::path::{Path, PathBuf};
 
@@ -7,20 +7,20 @@ use ubtrfs::{Filesystem, InodeId};
 
 use crate::error::{Result, inside};
 
-/// The path from the top level that a word means, which may begin with `/` or `./`; empty is the
-/// top level itself. `None` with `..` in it.
+/// Parses a path from the top level, which may begin with `/` or `./`. The result is empty for the
+/// top level itself, and `None` if the path contains `..`.
 pub fn path_from_top(word: &str) -> Option<PathBuf> {
     let names = || word.split('/').filter(|name| !matches!(*name, "" | "."));
     (!names().any(|name| name == "..")).then(|| names().collect())
 }
 
-/// Flags of files at some paths, and of all that is below these.
+/// Flags for some paths and all that is below these.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PathFlags(Vec<(PathBuf, u64)>);
 
 impl PathFlags {
-    /// `FLAGS:PATH` as mkfs.btrfs has it, with `nodatacow` or `nodatasum`, or both with a comma.
-    /// The path begins at the top level.
+    /// Parses `FLAGS:PATH` as mkfs.btrfs does, with `nodatacow` or `nodatasum`, or both with a
+    /// comma. The path begins at the top level.
     pub fn parse(text: &str) -> Option<(PathBuf, u64)> {
         let (names, path) = text.split_once(':')?;
         let mut flags = 0;
@@ -34,17 +34,17 @@ impl PathFlags {
         path_from_top(path).map(|path| (path, flags))
     }
 
-    /// All of these.
+    /// Returns the flags for all of these paths.
     pub fn new(flags: Vec<(PathBuf, u64)>) -> Self {
         Self(flags)
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The flags of what is at a path.
+    /// The flags for a path.
     fn of(&self, path: &Path) -> u64 {
         let path = path.strip_prefix("/").unwrap_or(path);
         let found = self.0.iter().filter(|(above, _)| path.starts_with(above));

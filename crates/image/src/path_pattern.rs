@@ -1,5 +1,6 @@
-//! Shell patterns of paths, matched name by name: how much of a path has matched is known of each
-//! directory, so that a deep path is not matched from its beginning again for each name.
+//! Shell patterns of paths, which are matched name by name. Each directory knows how much of a
+//! pattern its path has matched, so that a deep path need not be matched from its beginning for
+//! each name.
 
 use glob::{MatchOptions, Pattern, PatternError};
 
@@ -15,7 +16,7 @@ impl NamePattern {
         Pattern::new(pattern).map(Self)
     }
 
-    /// Names that are no UTF-8 match by what a terminal shows of them.
+    /// Returns whether a name matches. Invalid UTF-8 in a name is replaced as in messages.
     pub(crate) fn matches(&self, name: &[u8]) -> bool {
         self.0.matches_with(&String::from_utf8_lossy(name), HOW)
     }
@@ -25,7 +26,7 @@ impl NamePattern {
 #[derive(Clone, Debug)]
 enum Part {
     Name(NamePattern),
-    /// `**`: any number of names; at the end of a pattern at least one.
+    /// `**`, which matches any number of names, but at least one at the end of a pattern.
     Names,
 }
 
@@ -33,26 +34,26 @@ enum Part {
 #[derive(Clone, Debug)]
 pub(crate) struct PathPattern(Vec<Part>);
 
-/// How much of a pattern the path of a directory has matched: the parts that its next name may
-/// match, in their order.
+/// How much of a pattern the path of a directory has matched: the parts that the next name may
+/// match, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Matched(Vec<usize>);
 
 impl PathPattern {
-    /// The pattern that these words are, with slashes between names.
+    /// Parses a pattern, with slashes between names.
     pub(crate) fn new(pattern: &str) -> Result<Self, PatternError> {
         let part = |name| if name == "**" { Ok(Part::Names) } else { NamePattern::new(name).map(Part::Name) };
         pattern.split('/').map(part).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Of the top of a tree.
+    /// The state at the top of a tree.
     pub(crate) fn begin(&self) -> Matched {
         let mut matched = Matched::default();
         self.add(&mut matched, 0);
         matched
     }
 
-    /// Of what has a name in a directory; and whether all of the pattern matches its path.
+    /// The state for a name in a directory, and whether the whole pattern matches its path.
     pub(crate) fn step(&self, above: &Matched, name: &[u8]) -> (Matched, bool) {
         let (mut matched, mut is_whole) = (Matched::default(), false);
         for at in &above.0 {
@@ -98,7 +99,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// A path matches name by name as it does whole.
+        /// Matching name by name gives the same result as matching the whole path.
         #[test]
         fn names_match_as_the_whole_path_does(
             pattern in "(a|b|\\*|\\*\\*|a\\*|\\?b)(/(a|b|\\*|\\*\\*|a\\*|\\?b)){0,4}",

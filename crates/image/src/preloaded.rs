@@ -1,6 +1,7 @@
-//! Files as a library shows them that is loaded before the C library: fakeroot(1) and pseudo(1) let
-//! a build own files that belong to who builds, and have device nodes and capabilities. They see
-//! calls of the C library only, not the system calls that the rest of the crate makes.
+//! Reads files through a library that is loaded before the C library. By such libraries fakeroot(1)
+//! and pseudo(1) show files of the building user with other owners, as device nodes, or with
+//! capabilities. They intercept calls of the C library only, not the system calls that the rest of
+//! the crate makes.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -11,13 +12,13 @@ use std::sync::OnceLock;
 
 use rustix::fs::{Stat, fstat};
 
-/// Whether there is such a library.
+/// Returns whether there is such a library.
 pub(crate) fn is_loaded() -> bool {
     static IS_LOADED: OnceLock<bool> = OnceLock::new();
     *IS_LOADED.get_or_init(|| std::env::var_os("LD_PRELOAD").is_some_and(|libraries| !libraries.is_empty()))
 }
 
-/// What an open file is, with the type, owner and device that such a library says it has.
+/// The status of an open file, with the type, owner and device that such a library shows.
 pub(crate) fn status(fd: BorrowedFd<'_>) -> io::Result<Stat> {
     let mut stat = fstat(fd)?;
     if is_loaded() {

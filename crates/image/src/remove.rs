@@ -1,4 +1,4 @@
-//! Removing a file, or a directory with all that is in it.
+//! Removes a file, or a directory with all that is in it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ struct Frame {
     left: Vec<Child<VolumeFile>>,
 }
 
-/// Removes what has a name in a directory, if anything does; `path` is that of what goes.
+/// Removes the file or directory of this name, if there is one. `path` is its path, for messages.
 pub fn remove(fs: &Arc<Filesystem>, dir: InodeId, name: &[u8], path: &Path) -> Result<()> {
     let source = VolumeFiles::new(fs);
     let mut frames: Vec<Frame> = Vec::new();

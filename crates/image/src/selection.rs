@@ -6,8 +6,8 @@ use ubtrfs::xattr_names::CAPABILITY;
 use crate::path_pattern::{Matched, NamePattern, PathPattern};
 use crate::source::Description;
 
-/// The capabilities of files, whose third version has the number of a user.
-/// The version in the first byte behind the flags, and where the user of a third version is.
+/// Offsets in the value of `security.capability`: of the byte with its version, behind the flags,
+/// and of the user id that version 3 has.
 const VERSION_BYTE: usize = 3;
 const THIRD: u8 = 3;
 const ROOT_ID: std::ops::Range<usize> = 20..24;
@@ -15,9 +15,9 @@ const ROOT_ID: std::ops::Range<usize> = 20..24;
 /// Shell patterns of paths that are left out, with all that is below them.
 #[derive(Clone, Debug, Default)]
 pub struct Excluded {
-    /// Of names, wherever they are.
+    /// Patterns of names, wherever they are.
     names: Vec<NamePattern>,
-    /// Of paths from the top.
+    /// Patterns of paths from the top.
     paths: Vec<PathPattern>,
 }
 
@@ -26,8 +26,8 @@ pub struct Excluded {
 pub(crate) struct MatchedPaths(Vec<Matched>);
 
 impl Excluded {
-    /// Adds a pattern: one with a slash is of paths from the top, one without of names. An error
-    /// says what is wrong with it.
+    /// Adds a pattern. One with a slash matches paths from the top, one without a slash matches
+    /// names. An error says what is wrong with it.
     pub fn add(&mut self, pattern: &str) -> Result<(), String> {
         let wrong = |why: &str| format!("'{pattern}' is no pattern: {why}");
         let path = pattern.trim_start_matches("./").trim_start_matches('/');
@@ -42,17 +42,17 @@ impl Excluded {
         Ok(())
     }
 
-    /// Whether the path of a directory has to be known to tell of what is in it.
+    /// Returns whether the path of a directory has to be known to decide about files in it.
     pub(crate) fn asks_for_paths(&self) -> bool {
         !self.paths.is_empty()
     }
 
-    /// Of the top of the tree.
+    /// The state at the top of the tree.
     pub(crate) fn top(&self) -> MatchedPaths {
         MatchedPaths(self.paths.iter().map(PathPattern::begin).collect())
     }
 
-    /// Of what has a name in a directory; and whether it is left out.
+    /// The state for a name in a directory, and whether it is left out.
     pub(crate) fn step(&self, above: &MatchedPaths, name: &[u8]) -> (MatchedPaths, bool) {
         let mut is_left_out = self.names.iter().any(|pattern| pattern.matches(name));
         let matched = self.paths.iter().zip(&above.0).map(|(pattern, above)| {
@@ -63,7 +63,7 @@ impl Excluded {
         (MatchedPaths(matched.collect()), is_left_out)
     }
 
-    /// Whether a path from the top, or what it is below of, is left out.
+    /// Returns whether a path from the top, or a directory above it, is left out.
     pub fn has_above(&self, names: &[&[u8]]) -> bool {
         if self.names.is_empty() && self.paths.is_empty() {
             return false;
@@ -77,14 +77,14 @@ impl Excluded {
     }
 }
 
-/// So many numbers of users or groups, and what they become.
+/// A range of numbers of users or groups, and the numbers that replace them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdRange {
-    /// The first one.
+    /// The first number.
     pub from: u32,
-    /// What the first one becomes.
+    /// The number that replaces the first one.
     pub to: u32,
-    /// How many follow each other.
+    /// The length of the range.
     pub count: u32,
 }
 
@@ -95,14 +95,14 @@ impl IdRange {
     }
 }
 
-/// Whom files belong to in the volume.
+/// The owners that files get in the volume.
 #[derive(Clone, Debug, Default)]
 pub struct Owners {
-    /// All of them to root.
+    /// Whether all files belong to root.
     pub all_root: bool,
-    /// Else by the first range that has the number; others stay as they are.
+    /// Otherwise the first range with a user's number replaces it; other numbers stay.
     pub users: Vec<IdRange>,
-    /// The same of groups.
+    /// The same for groups.
     pub groups: Vec<IdRange>,
 }
 
@@ -119,14 +119,14 @@ impl Owners {
         mapped(&self.groups, id)
     }
 
-    /// The owner and the group that belong to these in the volume.
+    /// The owner and the group in the volume in place of these.
     pub fn owner(&self, (user, group): (u32, u32)) -> (u32, u32) {
         if self.all_root { (0, 0) } else { (self.user(user), self.group(group)) }
     }
 
-    /// Changes the numbers in ACLs and capabilities. Those that can't be understood stay as they
-    /// are, and are refused where they are set. An error says which list would have a user or a
-    /// group twice, of which only one would count.
+    /// Changes the numbers in ACLs and capabilities. Values that can't be parsed stay as they are,
+    /// and are refused when they are set. An error says which ACL would have a user or a group
+    /// twice, of which only one would apply.
     pub fn change_xattrs(&self, xattrs: &mut [(Vec<u8>, Vec<u8>)]) -> Result<(), String> {
         if self.users.is_empty() && self.groups.is_empty() {
             return Ok(());
@@ -167,7 +167,7 @@ impl Owners {
         }
     }
 
-    /// Changes what describes a file.
+    /// Changes the description of a file.
     pub(crate) fn change(&self, of: &mut Description) -> Result<(), String> {
         if self.changes_nothing() {
             return Ok(());
@@ -184,11 +184,11 @@ fn mapped(ranges: &[IdRange], id: u32) -> u32 {
 /// What of a tree comes into a volume, and whom it belongs to there.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
-    /// What is left out.
+    /// The files that are left out.
     pub excluded: Excluded,
-    /// Whom the rest belongs to.
+    /// The owners of the rest.
     pub owners: Owners,
-    /// Directories of the host that other file systems are mounted on are taken as empty ones.
+    /// Whether directories of the host on which other file systems are mounted are taken as empty.
     pub one_file_system: bool,
 }
 

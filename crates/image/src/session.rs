@@ -1,4 +1,4 @@
-//! A volume that is edited: all of an edit becomes durable by one write of the superblocks.
+//! A session that edits a volume. The whole edit becomes durable by one write of the superblocks.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -9,34 +9,35 @@ use ubtrfs::{Errno, Filesystem, KeptCommit, Options};
 use crate::error::{Error, Result};
 use crate::footprint::Footprint;
 
-/// Bytes that a device may have which no chunk has, besides the first MiB.
+/// How many bytes of a device may stay unallocated, besides the first MiB.
 const SPARE: u64 = 8 << 20;
-/// Of what no chunk has, the part that stays where there are many.
+/// On a device with many unallocated bytes, the first attempt to shrink it leaves one in so many of
+/// them.
 const MIN_ROOM: u64 = 16;
 
 /// A volume that is open for an edit, from its top level.
 ///
-/// The engine may commit in between, when memory or space asks for it; but nothing that the volume
-/// on the devices refers to is overwritten, and its superblocks are not written before
+/// The engine may commit in between, when it needs memory or space. But it overwrites nothing that
+/// the volume on the devices refers to, and its superblocks are not written before
 /// [`Self::publish`]. A session that is dropped, or killed, has changed nothing. Only data that is
-/// not copied on write (`chattr +C`, preallocated space) is overwritten where it is.
+/// not copied on write (`chattr +C`, preallocated space) is overwritten in place.
 #[derive(Debug)]
 pub struct Session {
     fs: Arc<Filesystem>,
     deferred: Vec<Arc<DeferredSuperblocks>>,
-    /// What the volume on the devices refers to.
+    /// Keeps the space that the volume on the devices refers to.
     kept: RefCell<Option<KeptCommit>>,
     footprints: RefCell<Vec<Footprint>>,
 }
 
 impl Session {
-    /// Opens the volume on these devices. A log is replayed before, in a commit of its own.
+    /// Opens the volume on these devices. A log tree is replayed first, in a commit of its own.
     pub fn open(devices: Vec<Arc<dyn Device>>) -> Result<Self> {
         Self::open_with(devices, Options::default())
     }
 
-    /// The same with options, except for those that a session has to choose itself: the subvolume,
-    /// and when commits happen.
+    /// Opens the volume with options, except for those that a session has to choose itself: the
+    /// subvolume, and when commits happen.
     ///
     /// # Panics
     ///
@@ -48,9 +49,10 @@ impl Session {
             session.fs.durability().write_again()?;
             return Ok(session);
         }
-        // What a mount does at once, or soon, it does by commits, which have to be on the devices
-        // before what they have freed is given out again: a replay, the end of a kernel's balance,
-        // and what a device has missed. Else that one would not get this edit's superblock either.
+        // A mount does some work at once or soon: a log replay, the end of a kernel's balance, and
+        // writing what a device has missed. It does so by commits, which have to be on the devices
+        // before the space that they have freed is reused. Besides, a device that still lags would
+        // not get this edit's superblock.
         let catch_up = Options { catches_up_first: true, ..options.clone() };
         Filesystem::open(open_volume(devices.clone())?, catch_up)?.close()?;
         Self::begin(devices, options)
@@ -59,7 +61,8 @@ impl Session {
     fn begin(devices: Vec<Arc<dyn Device>>, options: Options) -> Result<Self> {
         let volume = open_volume(devices.clone())?;
         if volume.superblock().log_root.0 == 0 {
-            // Before superblocks are kept in memory: no device may refer to what is written over.
+            // This precedes keeping superblocks in memory, since no device may refer to space that
+            // is overwritten.
             volume.level_superblocks().map_err(ubtrfs::Error::from)?;
         }
         drop(volume);
@@ -75,31 +78,32 @@ impl Session {
         Ok(Self { fs, deferred, kept, footprints })
     }
 
-    /// The file system. Its root is the top level of the volume.
+    /// The file system, whose root is the top level of the volume.
     pub fn fs(&self) -> &Arc<Filesystem> {
         &self.fs
     }
 
-    /// Makes what has been done so far durable: an edit ends here and another one begins.
+    /// Makes the changes so far durable: an edit ends here and another one begins.
     pub fn checkpoint(&self) -> Result<()> {
         self.fs.durability().sync()?;
-        // If one of several superblocks fails to be written, others may be there.
+        // If writing one of several superblocks fails, others may have been written.
         self.footprints.borrow_mut().iter_mut().for_each(Footprint::forget);
         self.write_superblocks()?;
-        // What the volume on the devices refers to now; what only the commit before had is free.
+        // This keeps what the volume on the devices refers to now, and frees what only the commit
+        // before had.
         drop(self.kept.replace(Some(self.fs.keep_commit_alone())));
         self.footprints.borrow_mut().iter_mut().for_each(Footprint::look_again);
         Ok(())
     }
 
-    /// Makes the devices of a new volume as small as what has come into it, and cuts off no more
-    /// than that. None has been published before, so nothing is kept of what it was.
+    /// Shrinks the devices of a new volume to its content. It has not been published before, so no
+    /// earlier state has to be kept.
     pub fn shrink(&self) -> Result<()> {
         drop(self.kept.take());
         self.fs.shrink_devices()?;
         let devices: Vec<_> = self.fs.volume().devices().iter().map(|device| device.devid).collect();
         for devid in devices {
-            // In the middle is what chunks had that went again: others move there.
+            // There are gaps of chunks that were removed; the last chunks move there.
             for part in [MIN_ROOM, 2] {
                 let Some(device) = self.fs.volume().devices().iter().find(|device| device.devid == devid).copied()
                 else {
@@ -111,7 +115,8 @@ impl Session {
                     break;
                 }
                 match self.fs.relocator().resize_device(devid, least.next_multiple_of(SPARE), &|_| true) {
-                    // What moves finds no place that is large enough, or no device is so small.
+                    // There is no gap that is large enough for what moves, or a device can't be so
+                    // small.
                     Err(error) if matches!(error.errno(), Errno::NOSPC | Errno::INVAL) => {}
                     done => {
                         done?;
@@ -123,13 +128,13 @@ impl Session {
         Ok(self.fs.shrink_devices()?)
     }
 
-    /// Ends an edit that failed. What it has written where an image file had holes takes no space
-    /// of the host any more.
+    /// Ends an edit that failed. Punches the holes again that an image file had where the edit has
+    /// written.
     pub fn abandon(self) {
         let Self { fs, deferred, kept, footprints } = self;
         drop((kept, fs, deferred));
         for footprint in footprints.into_inner() {
-            // The edit has failed anyway, and the image is right with the holes or without.
+            // The edit has failed anyway, and the image is valid with or without the holes.
             let _ = footprint.restore();
         }
     }
@@ -216,7 +221,7 @@ mod tests {
             edit.fs().durability().sync().unwrap();
             assert!(seen(&device) == before, "after commit {byte}");
         }
-        // What the volume refers to is kept even where room is short.
+        // The space that the volume refers to is kept even when space is short.
         let more = |number: u64| Dir::root(edit.fs()).write(format!("more{number}"), vec![9; 4 << 20]);
         let full = (0..64).find_map(|number| more(number).err()).unwrap();
         assert_eq!(full.errno(), Errno::NOSPC);
@@ -259,7 +264,7 @@ mod tests {
         }
     }
 
-    /// What a device has missed comes to it by a mount; an edit keeps what the others have.
+    /// A mount writes what a device has missed; an edit keeps what the others have.
     #[test]
     fn an_edit_that_fails_leaves_a_volume_with_a_device_that_lags() {
         let new = || Arc::new(MemoryDevice::new(256 << 20));
@@ -288,7 +293,7 @@ mod tests {
         }
         drop(edit);
         assert!(seen([&one, &late]) == before);
-        // It has all of it by now, and gets what the next edit does (invariant 70).
+        // The late device has everything by now, and gets the next edit, too (invariant 70).
         let alone = |device: &Arc<MemoryDevice>| {
             let copy = Arc::new(MemoryDevice::from_bytes(device.to_bytes()));
             let volume = Volume::open_degraded(vec![copy], OpenOptions { read_only: true }).unwrap();
@@ -302,7 +307,8 @@ mod tests {
         assert_eq!((alone(&one), alone(&late)), (9, 9));
     }
 
-    /// Its superblock would say no more of what it lacks after a later edit.
+    /// After a later edit, the superblock of that device would no longer show that it lacks
+    /// something.
     #[test]
     fn an_edit_is_refused_where_a_device_stays_behind() {
         let [one, other] = [(); 2].map(|()| Arc::new(MemoryDevice::new(128 << 20)));
@@ -324,15 +330,15 @@ mod tests {
         assert_eq!(seen_on_all(vec![one, other]).len() as u64, FILES);
     }
 
-    /// What the edit after a crash makes durable is on each device, whatever the crash left of the
-    /// one before on either (invariants 34 and 70).
+    /// The edit after a crash is durable on each device, whatever the crash left of the edit before
+    /// on either (invariants 34 and 70).
     #[test]
     fn the_edit_after_a_crash_is_on_each_device() {
         edit_after_each_crash(Profile::Raid1, 1);
     }
 
-    /// Of an edit with several commits the devices have one or the other superblock, and all that
-    /// both refer to.
+    /// During an edit with several commits, the devices have the old or the new superblock, and all
+    /// that both refer to.
     #[test]
     fn edits_of_several_commits_leave_no_device_behind() {
         for profile in [Profile::Single, Profile::Raid0, Profile::Raid1] {
@@ -340,7 +346,7 @@ mod tests {
         }
     }
 
-    /// Crashes of an edit that commits so often, with the data in this profile.
+    /// Tests crashes of an edit with so many commits, with the data in this profile.
     fn edit_after_each_crash(profile: Profile, commits: u8) {
         let pair = [(); 2].map(|()| Arc::new(MemoryDevice::new(128 << 20)));
         let second = NewDevice { total_bytes: 128 << 20, uuid: Uuid([7; 16]) };
@@ -489,7 +495,7 @@ mod tests {
         edit.publish().unwrap();
         let before = seen(&device);
         let edit = session(&device);
-        // Together they are many times as large as the device.
+        // Together these writes are many times as large as the device.
         for byte in 2..22 {
             fill(&edit, byte).unwrap();
             edit.fs().durability().sync().unwrap();
@@ -499,7 +505,7 @@ mod tests {
         assert!(seen(&device).iter().all(|(_, byte)| *byte == 21));
     }
 
-    /// Writes the files again and again, so that the later commits get the space of those before.
+    /// Writes the files again and again, so that later commits reuse the space of earlier ones.
     fn edit_often(device: Arc<dyn Device>, byte: u8) -> Result<()> {
         let session = Session::open(vec![device])?;
         let root = Dir::root(session.fs());

@@ -1,4 +1,4 @@
-//! What files are copied from.
+//! The sources from which files are copied.
 
 use ubtrfs::format::items::{FileType, Timespec};
 
@@ -7,7 +7,7 @@ use crate::error::Result;
 /// A name of a directory, and the node that it refers to.
 pub type Child<N> = (Vec<u8>, N);
 
-/// All of an inode but its content and its names.
+/// All of an inode except its content and its names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Description {
     /// Type and permissions.
@@ -16,7 +16,7 @@ pub struct Description {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// The number of a device node as btrfs has it: `major << 20 | minor`.
+    /// The number of a device node in btrfs's form: `major << 20 | minor`.
     pub rdev: u64,
     /// Bytes of a regular file.
     pub size: u64,
@@ -28,7 +28,7 @@ pub struct Description {
     pub target: Vec<u8>,
     /// Extended attributes, sorted by name.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// What tells the inode from others, if it may have several names.
+    /// The identity of the inode, if it may have several names.
     pub identity: Option<(u64, u64)>,
 }
 
@@ -39,22 +39,22 @@ impl Description {
     }
 }
 
-/// Takes a piece of data of a file, by its offset.
+/// A function that takes a piece of data of a file with its offset in bytes.
 pub type TakeData<'a> = dyn FnMut(u64, &[u8]) -> Result<()> + 'a;
 
 /// A tree of files.
 pub trait Source {
-    /// A file of it.
+    /// A file of the tree.
     type Node;
 
-    /// Describes a file; of a symbolic link, itself.
+    /// Describes a file. A symbolic link is not followed.
     fn describe(&self, node: &Self::Node) -> Result<Description>;
 
     /// The entries of a directory, sorted by name.
     fn children(&self, node: &Self::Node) -> Result<Vec<Child<Self::Node>>>;
 
-    /// Reads the data of a regular file of this size, without its holes. Returns the size of what
-    /// was there: less where the file has shrunk since it was described.
+    /// Reads the data of a regular file of this size in bytes, without its holes. Returns the size
+    /// that was found, which is less if the file has shrunk since it was described.
     fn read(&self, node: &Self::Node, size: u64, take: &mut TakeData<'_>) -> Result<u64>;
 
     /// The inode, if the tree is in the volume that is copied to.

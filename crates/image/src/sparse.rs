@@ -1,38 +1,38 @@
-//! Sparse files of GNU tar in the pax format: what an entry's records say of them. GNU tar has
-//! written three forms: 0.0 and 0.1 have the map in records, 1.0 before the data.
+//! Parses the records of sparse files of GNU tar in the pax format. GNU tar has written three
+//! forms: 0.0 and 0.1 have the map in records, 1.0 before the data.
 
-/// The keys of records about sparse files begin so.
+/// The prefix of the keys of records about sparse files.
 const PREFIX: &[u8] = b"GNU.sparse.";
 
-/// What the records of an entry say of holes.
+/// The contents of an entry's records about holes.
 #[derive(Debug, Default)]
 pub struct SparseRecords {
     major: Option<u64>,
     minor: Option<u64>,
     size: Option<u64>,
-    /// The map of the forms before 1.0: offsets and lengths by turns.
+    /// The map of the forms before 1.0: offsets and lengths in turn.
     map: Option<Vec<u64>>,
 }
 
-/// Where the data of a sparse file belongs.
+/// The map of the data of a sparse file.
 #[derive(Debug, PartialEq, Eq)]
 pub enum SparseMap {
-    /// In these ranges: offset and length.
+    /// The ranges of the data: offset and length in bytes.
     Ranges(Vec<(u64, u64)>),
-    /// The map is before the data.
+    /// The map precedes the data.
     BeforeData,
 }
 
-/// What a record is.
+/// The result of taking a record.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// It is not about sparse files.
+    /// The record is not about sparse files.
     Other,
-    /// It is the name of the file.
+    /// The record is the name of the file.
     Name,
-    /// It has been taken.
+    /// The record has been taken.
     Done,
-    /// Its value makes no sense.
+    /// The record's value makes no sense.
     Wrong,
 }
 
@@ -67,8 +67,8 @@ impl SparseRecords {
         if slot.is_some() { Taken::Done } else { Taken::Wrong }
     }
 
-    /// The size of the file and its map; nothing, if it is no sparse file. An error, if the records
-    /// contradict each other or are of a form that is not known.
+    /// Returns the size of the file in bytes and its map, or `None` if it is no sparse file. An
+    /// error if the records contradict each other or have an unknown form.
     pub fn finish(self) -> Result<Option<(u64, SparseMap)>, ()> {
         match (self.major, self.minor, self.size, self.map) {
             (None, None, None, None) => Ok(None),

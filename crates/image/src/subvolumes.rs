@@ -1,4 +1,4 @@
-//! Directories of a tree that become subvolumes when it is copied into a volume.
+//! Makes subvolumes of some directories of a tree that is copied into a volume.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -15,9 +15,9 @@ use crate::error::{Error, Result, inside, shown};
 pub struct NewSubvolume {
     /// Its path from the top level.
     pub path: PathBuf,
-    /// In the end nothing in it can be changed.
+    /// Whether it becomes read-only in the end.
     pub read_only: bool,
-    /// It is what a mount shows that names no other.
+    /// Whether it becomes the default subvolume.
     pub default: bool,
 }
 
@@ -26,9 +26,9 @@ pub struct NewSubvolume {
 pub struct MadeSubvolumes(Vec<(NewSubvolume, TreeId)>);
 
 impl MadeSubvolumes {
-    /// Makes empty subvolumes, and the directories that they are in.
+    /// Makes empty subvolumes, and the directories above them.
     pub fn new(fs: &Filesystem, editor: &Editor, mut wanted: Vec<NewSubvolume>) -> Result<Self> {
-        // Those above come first.
+        // A subvolume precedes those below it.
         wanted.sort_by(|a, b| a.path.components().cmp(b.path.components()));
         let mut made = Vec::new();
         for subvolume in wanted {
@@ -48,11 +48,11 @@ impl MadeSubvolumes {
         Ok(Self(made))
     }
 
-    /// Gives what was filled its last properties.
+    /// Gives the filled subvolumes their last properties.
     ///
     /// # Errors
     ///
-    /// If something has taken the place of one of them.
+    /// If something else has taken the place of one of them.
     pub fn finish(self, fs: &Filesystem, editor: &Editor) -> Result<()> {
         for (NewSubvolume { path, read_only, default }, id) in self.0 {
             let found = editor.find(&path, false)?;

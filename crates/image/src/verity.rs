@@ -1,17 +1,17 @@
-//! The digest by which fs-verity knows the content of a file: SHA-256 of a descriptor that has the
-//! root of a tree of hashes of blocks, as the kernel's documentation of fs-verity describes it.
+//! The fs-verity digest of the content of a file: SHA-256 of a descriptor that has the root hash of
+//! a Merkle tree of blocks, as the kernel's documentation of fs-verity describes it.
 
 use sha2::{Digest, Sha256};
 
-/// Bytes of a block, of the file and of the tree.
+/// The length of a block of the file and of the Merkle tree in bytes.
 const BLOCK: usize = 4096;
 
 type Hash = [u8; 32];
 
-/// Takes the content of a file in order.
+/// Computes the digest from the content of a file, which it takes in order.
 #[derive(Debug, Default)]
 pub(crate) struct Verity {
-    /// The block that is being filled: of the file, and of each level of the tree above it.
+    /// The block that is being filled of the file, and of each level of the Merkle tree above it.
     levels: Vec<Vec<u8>>,
     size: u64,
 }
@@ -28,7 +28,8 @@ impl Verity {
             self.levels.push(Vec::with_capacity(BLOCK));
         }
         while !data.is_empty() {
-            // A full block waits until there is another one: the last one of a level is its root.
+            // A full block is hashed only when there are further bytes: if it stays the only block
+            // of its level, its hash is the root.
             if self.levels[level].len() == BLOCK {
                 let hash = hash_of(&mut self.levels[level]);
                 self.add(level + 1, &hash);
@@ -40,7 +41,7 @@ impl Verity {
         }
     }
 
-    /// The digest of all that was taken.
+    /// Returns the digest of all that was taken.
     pub(crate) fn finish(mut self) -> Hash {
         let mut root = Hash::default();
         let mut level = 0;
@@ -52,7 +53,7 @@ impl Verity {
             level += 1;
         }
         let mut descriptor = [0; 256];
-        // The version, SHA-256, and the logarithm of the size of blocks.
+        // These are the version, SHA-256, and the binary logarithm of the block size.
         descriptor[..3].copy_from_slice(&[1, 1, 12]);
         descriptor[8..16].copy_from_slice(&self.size.to_le_bytes());
         descriptor[16..48].copy_from_slice(&root);
@@ -60,7 +61,7 @@ impl Verity {
     }
 }
 
-/// The hash of a block, filled up with zeros; the block is empty then.
+/// Hashes a block, filled up with zeros, and empties it.
 fn hash_of(block: &mut Vec<u8>) -> Hash {
     block.resize(BLOCK, 0);
     let hash = Sha256::digest(&*block);

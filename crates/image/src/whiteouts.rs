@@ -13,12 +13,12 @@ use crate::remove::remove;
 use crate::source::Source;
 
 impl Import<'_, '_> {
-    /// Removes what layers below have under a name, or, where that is `.wh..opq`, all that they
-    /// have in the directory. What this layer has stays, whether it comes before or after that
-    /// (the image specification: whiteouts are about layers below).
+    /// Removes what layers below have under a name or, if that is `.wh..opq`, all that they have in
+    /// the directory. Entries of this layer stay, whether they come before or after the whiteout
+    /// (the image specification: whiteouts apply to layers below).
     pub(crate) fn whiteout(&mut self, above: &[&[u8]], name: &[u8], shown: &Path) -> Result<()> {
         if name != b".wh..opq" && name.starts_with(b".wh.") {
-            // What AUFS had for itself: container tools pass over it.
+            // These names are AUFS's own; container tools skip them.
             return Ok(());
         }
         if matches!(name, b"" | b"." | b"..") {
@@ -35,13 +35,13 @@ impl Import<'_, '_> {
         }
     }
 
-    /// Whether a directory stays though layers below have it no more: this layer has it, or it is a
-    /// subvolume, which was asked for by who imports.
+    /// Returns whether a directory stays although a whiteout removes it: this layer has it, or it
+    /// is a subvolume, for which the caller has asked.
     fn stays(&self, above: InodeId, name: &[u8], id: InodeId) -> bool {
         self.has_made(above, name) || id.subvolume != above.subvolume
     }
 
-    /// Removes all below a directory that has no name by this archive.
+    /// Removes all below a directory that this archive has not made.
     fn hide(&mut self, dir: InodeId, shown: &Path) -> Result<()> {
         if !self.hidden.insert(dir) {
             return Ok(());

@@ -1,12 +1,12 @@
-//! Makes the target what was decided.
+//! Applies the planned changes to the target.
 //!
-//! What may fail for lack of space comes first: new inodes with their content are made in a
-//! directory that is removed again if that fails. Owners, permissions and xattrs come before
-//! content and names, so that nobody can read meanwhile what is not meant for all. Then entries
-//! that change are moved into that directory, and from there to their new places, so no order of
-//! renames has to be found. What is left there in the end has lost its last name. A process that
-//! may write to a directory of the target may exchange its entries meanwhile: each rename is of the
-//! inode that is meant, or fails.
+//! Steps that may fail for lack of space come first: new inodes with their content are made in a
+//! staging directory, which is removed again if that fails. Owners, permissions and xattrs are set
+//! before content and names, so that nobody can meanwhile read what he must not. Then entries that
+//! change are moved into the staging directory, and from there to their new places, so that no
+//! order of renames has to be found. Inodes that are left there in the end have lost their last
+//! name. A process that may write to a directory of the target may exchange entries meanwhile, so
+//! each rename checks that it moves the right inode, or fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,14 +54,14 @@ pub(crate) fn apply(
     };
     let prepared = merge.make_inodes().and_then(|()| sides.check_wanted());
     let prepared = prepared.and_then(|()| merge.take_access()).and_then(|()| merge.take_content());
-    // What the other side's files had while they were read is what they had when it was planned.
+    // This checks that the files of the other side had the planned content while they were read.
     let prepared = prepared.and_then(|()| check_sources(fs, sides, plan));
     let done = prepared.and_then(|()| {
         merge.take_away()?;
         merge.place()?;
         merge.take_attributes()
     });
-    // What was taken away and not placed would be lost by that.
+    // Removing the staging directory would lose inodes that were moved there and not placed.
     if done.is_err() && merge.has_taken_away {
         return done;
     }
@@ -71,9 +71,9 @@ pub(crate) fn apply(
     done.and(cleaned)
 }
 
-/// Makes a directory under a name that is free. Files of all users of the target pass through it,
-/// so it belongs to none of them, not even to the owner of the target: it is this process's user
-/// who has it, root on root's mounts, and may look into what a failure leaves there.
+/// Makes the staging directory under a free name. Files of all users of the target pass through it,
+/// so it belongs to none of them, not even to the owner of the target, but to the user of this
+/// process (root on root's mounts), who may examine what a failure leaves there.
 fn make_staging(fs: &Filesystem, root: InodeId) -> Result<(Vec<u8>, InodeId)> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let new = NewInode { mode: S_IFDIR | 0o700, uid, gid, ..NewInode::default() };
@@ -124,7 +124,7 @@ struct Applied<'a> {
     next: u64,
     /// Inodes that were made in the target.
     made: BTreeMap<Node, InodeId>,
-    /// The staging directory has what was elsewhere before.
+    /// Whether the staging directory has inodes that were elsewhere in the target before.
     has_taken_away: bool,
     effect: &'a mut dyn FnMut(MergeEffect),
 }
@@ -165,7 +165,7 @@ impl Applied<'_> {
         let is = fs.inodes().attributes(source)?;
         let symlink_target = if is.file_type == FileType::Symlink { fs.files().read_link(source)? } else { Vec::new() };
         let (uid, gid, rdev) = (is.uid, is.gid, is.rdev);
-        // Those that it would get from the mount may exclude these.
+        // Flags that the mount would set by default may exclude these.
         let flags = Some(is.flags & !FORBIDDING);
         let new = NewInode { mode: is.mode, uid, gid, rdev, symlink_target, flags, ..NewInode::default() };
         let made = fs.directories().create(self.staging, name, &new)?;
@@ -173,7 +173,7 @@ impl Applied<'_> {
         if is.file_type == FileType::Regular {
             content::take(fs, (source, made), &Taken::Whole, &|| self.sides.check_wanted())?;
         }
-        // A change of the owner takes capabilities away: xattrs come after it.
+        // A change of the owner clears capabilities, so xattrs are set after it.
         fs.inodes()
             .set_attributes(made, &SetAttributes { uid: Some(uid), gid: Some(gid), ..SetAttributes::default() })?;
         for (name, value) in content::xattrs(fs, source)? {
@@ -185,7 +185,7 @@ impl Applied<'_> {
         Ok(made)
     }
 
-    /// Owners, permissions and xattrs of inodes that the target has.
+    /// Sets owners, permissions and xattrs of inodes that the target has.
     fn take_access(&mut self) -> Result<()> {
         for (node, parts) in &self.plan.parts {
             let target = self.id(*node)?;
@@ -196,7 +196,7 @@ impl Applied<'_> {
         Ok(())
     }
 
-    /// The content of files that the target has.
+    /// Takes the content of files that the target has.
     fn take_content(&mut self) -> Result<()> {
         for (node, parts) in &self.plan.parts {
             if let Some(taken) = &parts.content {
@@ -231,7 +231,7 @@ impl Applied<'_> {
         Ok(())
     }
 
-    /// Moves what is in the staging directory to where it is to be.
+    /// Moves the entries of the staging directory to their new places.
     fn place(&mut self) -> Result<()> {
         for (entry, _, decided) in &self.plan.entries {
             let Some(node) = decided else { continue };
@@ -253,8 +253,9 @@ impl Applied<'_> {
         (self.effect)(MergeEffect::Name(dir, name.to_vec()));
     }
 
-    /// Tells of what was in the staging directory at the end: it has lost a name. Who has looked
-    /// into that directory meanwhile may know it by one of those that it had there.
+    /// Reports the effects on inodes that were in the staging directory at the end, which have lost
+    /// a name. A process that has listed that directory meanwhile may know them by the names that
+    /// they had there.
     fn tell_of_removed(&mut self) {
         for (node, names) in std::mem::take(&mut self.staged) {
             for name in names {
@@ -266,7 +267,7 @@ impl Applied<'_> {
         }
     }
 
-    /// The other parts, and what new inodes could not have before.
+    /// Takes the other parts, and attributes that new inodes could not get before.
     fn take_attributes(&mut self) -> Result<()> {
         for (node, parts) in &self.plan.parts {
             let target = self.id(*node)?;
@@ -280,7 +281,7 @@ impl Applied<'_> {
                 self.fs.inodes().set_flags(*made, is.flags)?;
             }
             if is.file_type == FileType::Directory {
-                // Its entries came later.
+                // The entries of the directory were made after it got its times.
                 let mtime = Some(TimeChange::To(is.mtime));
                 self.fs.inodes().set_attributes(*made, &SetAttributes { mtime, ..SetAttributes::default() })?;
             }
@@ -291,7 +292,7 @@ impl Applied<'_> {
 }
 
 fn take_access(fs: &Filesystem, target: InodeId, parts: &Parts) -> Result<()> {
-    // A change of the owner takes capabilities and set-id bits away: it is the first.
+    // A change of the owner clears capabilities and set-id bits, so it comes first.
     let (uid, gid) = (parts.owner.map(|(uid, _)| uid), parts.owner.map(|(_, gid)| gid));
     if parts.owner.is_some() {
         fs.inodes().set_attributes(target, &SetAttributes { uid, gid, ..SetAttributes::default() })?;
@@ -311,8 +312,9 @@ fn take_access(fs: &Filesystem, target: InodeId, parts: &Parts) -> Result<()> {
     Ok(())
 }
 
-/// A file that gets the content of another keeps its set-id bits and capabilities if the other has
-/// the same, and the same owner. Or else one user's program would run with another's rights.
+/// Clears set-id bits and capabilities of a file that is to get the content of another, unless the
+/// other has the same ones and the same owner. Otherwise one user's program would run with
+/// another's rights.
 fn drop_privileges_of_others(fs: &Filesystem, source: InodeId, target: InodeId) -> Result<()> {
     let capability = |id| match fs.inodes().get_xattr(id, CAPABILITY) {
         Ok(value) => Ok(Some(value)),

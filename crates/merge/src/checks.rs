@@ -1,4 +1,4 @@
-//! What is looked at before a merge changes anything, so that it does not end in the middle.
+//! Checks before a merge changes anything, so that it does not end in the middle.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,13 +11,14 @@ use crate::entries::{Entry, Node};
 use crate::plan::Plan;
 use crate::sides::Sides;
 
-/// Flags by which an inode itself can't be changed any more.
+/// Flags that forbid changes of an inode.
 pub(crate) const FORBIDDING: u64 = InodeFlags::PROTECTING | InodeFlags::RO_VERITY;
-/// Entries that are listed at a time.
+/// How many entries are listed at a time.
 pub(crate) const LISTED: usize = 1000;
 
-/// `EBUSY` if what is to be changed is not as it was when the merge was planned, and `ENOTEMPTY` if
-/// there is something in a directory that is to go which no side knows: a subvolume.
+/// Returns `EBUSY` if something that is to be changed is not as it was when the merge was planned,
+/// and `ENOTEMPTY` if a directory that is to be removed has an entry that no side knows, which is a
+/// subvolume.
 pub(crate) fn check_unchanged(fs: &Filesystem, sides: &Sides<'_>, plan: &Plan) -> Result<()> {
     let changing: BTreeSet<&Entry> = plan.entries.iter().map(|(entry, ..)| entry).collect();
     let ours: BTreeSet<Node> = plan.entries.iter().filter_map(|(_, ours, _)| *ours).collect();
@@ -50,7 +51,7 @@ pub(crate) fn check_unchanged(fs: &Filesystem, sides: &Sides<'_>, plan: &Plan) -
             Err(error) => return Err(error),
         };
         let expected = match ours {
-            // A subvolume is the owner's affair, and stays where it is.
+            // A subvolume is left to its owner, and stays where it is.
             Some(Node::Subvolume(_)) => return Err(Errno::NOTEMPTY.into()),
             Some(node) => sides.in_target(*node),
             None => None,
@@ -59,7 +60,7 @@ pub(crate) fn check_unchanged(fs: &Filesystem, sides: &Sides<'_>, plan: &Plan) -
             return Err(Errno::BUSY.into());
         }
     }
-    // What changes, and what loses a name.
+    // These are the inodes that change, and those that lose a name.
     for node in plan.parts.keys().chain(plan.entries.iter().filter_map(|(_, ours, _)| ours.as_ref())) {
         let Some(id) = sides.in_target(*node) else { continue };
         let kept = match node {
@@ -78,8 +79,8 @@ pub(crate) fn check_unchanged(fs: &Filesystem, sides: &Sides<'_>, plan: &Plan) -
     Ok(())
 }
 
-/// `EBUSY` if something of the other side that is taken is not as it was when the merge was
-/// planned: the ranges to take are of then.
+/// Returns `EBUSY` if a file of the other side that is taken is not as it was when the merge was
+/// planned, since the planned ranges don't apply then.
 pub(crate) fn check_sources(fs: &Filesystem, sides: &Sides<'_>, plan: &Plan) -> Result<()> {
     let decided = plan.entries.iter().filter_map(|(_, _, decided)| decided.as_ref());
     for node in plan.parts.keys().chain(decided) {
@@ -93,7 +94,7 @@ pub(crate) fn check_sources(fs: &Filesystem, sides: &Sides<'_>, plan: &Plan) -> 
     Ok(())
 }
 
-/// `EPERM` if `chattr +i` or `+a` would stop the merge in the middle.
+/// Returns `EPERM` if `chattr +i` or `+a` would stop the merge in the middle.
 pub(crate) fn check_flags(fs: &Filesystem, sides: &Sides<'_>, plan: &Plan) -> Result<()> {
     let entries = plan.entries.iter();
     let named = entries.flat_map(|((dir, _), ours, decided)| [Some(*dir), *ours, *decided]).flatten();

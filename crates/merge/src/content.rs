@@ -1,4 +1,4 @@
-//! Content and xattrs of the inodes of a merge: compared, and taken.
+//! Compares and takes content and xattrs of the inodes of a merge.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,18 +9,18 @@ use ubtrfs_fs::{Errno, Filesystem, InodeId, Result, SETTABLE_FLAGS, SetAttribute
 
 use crate::sides::Sides;
 
-/// How much of a file's content is taken.
+/// The part of a file's content that is taken.
 pub(crate) enum Taken {
-    /// Ranges: elsewhere the target has what the base has.
+    /// These ranges in bytes. Elsewhere the target has what the base has.
     Ranges(Vec<Range<u64>>),
     /// All of it.
     Whole,
 }
 
-/// Bytes that are read at a time.
+/// How many bytes are read at a time.
 const PIECE: u64 = 1 << 20;
 
-/// Whether two files have the same content; holes are zeroes.
+/// Returns whether two files have the same content. Holes count as zeroes.
 pub(crate) fn is_equal(fs: &Filesystem, sides: &Sides<'_>, one: InodeId, other: InodeId) -> Result<bool> {
     let size = fs.inodes().size(one)?;
     if size != fs.inodes().size(other)? {
@@ -29,7 +29,7 @@ pub(crate) fn is_equal(fs: &Filesystem, sides: &Sides<'_>, one: InodeId, other: 
     let mut at = 0;
     while at < size {
         sides.check_wanted()?;
-        // Where both have a hole there is nothing to read.
+        // Where both have a hole, there is nothing to read.
         let data = next_data(fs, one, at, size)?.min(next_data(fs, other, at, size)?);
         at = at.max(data / PIECE * PIECE);
         let len = PIECE.min(size - at) as usize;
@@ -55,8 +55,8 @@ pub(crate) fn xattrs(fs: &Filesystem, id: InodeId) -> Result<BTreeMap<Vec<u8>, V
     names.map(|name| fs.inodes().get_xattr(id, &name).map(|value| (name, value))).collect()
 }
 
-/// Whether inodes that both sides have made are alike, but for times and names. They are of one
-/// type, and no directories.
+/// Returns whether inodes that both sides have made are equal except for times and names. They must
+/// be of the same type, and no directories.
 pub(crate) fn is_alike(fs: &Filesystem, sides: &Sides<'_>, change: &FileChange, other: &FileChange) -> Result<bool> {
     let (Some(item), Some(other_item)) = (&change.new, &other.new) else { return Ok(false) };
     let what = |item: &InodeItem| (item.mode, item.uid, item.gid, item.size, item.rdev, item.flags & SETTABLE_FLAGS);
@@ -75,8 +75,8 @@ pub(crate) fn is_alike(fs: &Filesystem, sides: &Sides<'_>, change: &FileChange, 
     }
 }
 
-/// Gives a file the content of another, by sharing extents where they can be shared. Before each
-/// piece `check` says whether to go on.
+/// Gives a file the content of another, by reflinks where possible. Before each piece, `check` says
+/// whether to go on.
 pub(crate) fn take(
     fs: &Filesystem,
     (source, target): (InodeId, InodeId),
@@ -123,7 +123,7 @@ fn take_range(
             Err(error) => return Err(error),
         }
     }
-    // What can't be shared, such as what has no checksums with what has them, is copied.
+    // Data that can't be shared, for instance between a file with csums and one without, is copied.
     if at < range.end {
         fs.files().punch_hole(target, at, range.end - at)?;
     }

@@ -1,10 +1,10 @@
-//! Which names the target gets.
+//! Decides which names the target gets.
 //!
-//! Each entry that a side has changed gets the value that one side alone gave it. Where both did,
-//! and differently, the preferred side's values count for that entry, for all names of the inodes
-//! that it has meant, and so on: each side is sound in itself, and so is what is taken from one of
-//! them as a whole. This goes on until every directory that has entries is there, no inode that
-//! both have is without a name, and no directory is below itself.
+//! An entry that only one side has changed gets that side's value. If both have changed it
+//! differently, the preferred side's values apply to that entry, to all names of the inodes that it
+//! has referred to, and so on: each side is consistent in itself, and so is what is taken as a
+//! whole from one side. This continues until every directory with entries exists, no inode that
+//! both sides have is without a name, and no directory is below itself.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -17,31 +17,35 @@ use crate::entries::{Entries, Entry, Node};
 use crate::outcome::{ConflictKind, MergeConflict, Prefer};
 use crate::sides::Sides;
 
-/// Entries and inodes that are looked at while flaws are mended. Each round looks at all of them,
-/// and a round settles one directory of several that are in each other.
+/// The most entries and inodes that may be examined while flaws are mended. Each round examines all
+/// of them, and settles only one of several nested directories.
 const MAX_STEPS: usize = 1 << 27;
 
-/// What can't stay as it is decided: the entries that are tied to it, a path, and the conflict.
+/// A flaw of the decision, which must be decided again: the entries that belong to it, a path, and
+/// the conflict.
 type Flaw = (Vec<Entry>, Vec<u8>, ConflictKind);
 
 /// The names that the target gets.
 pub(crate) struct Decision {
-    /// The changed subvolume's entries, by the nodes of the target where both are the same.
+    /// The changed subvolume's entries, with the target's nodes for inodes that both have made
+    /// alike.
     changed: Entries,
-    /// Where both sides have changed an entry, or one whose inode is in a conflict.
+    /// Entries that both sides have changed differently, and entries of inodes that are in a
+    /// conflict.
     forced: HashSet<Entry>,
-    /// Inodes all of whose entries are among these, or will be.
+    /// Inodes of which all entries are among these, or will be.
     forced_nodes: HashSet<Node>,
-    /// Who both sides have made alike.
+    /// The target's node for each inode that both sides have made alike.
     same: BTreeMap<Node, Node>,
-    /// Each inode's entries that some side has changed.
+    /// For each inode, its entries that a side has changed.
     names: HashMap<Node, BTreeSet<Entry>>,
     prefers_theirs: bool,
     pub(crate) conflicts: BTreeSet<MergeConflict>,
 }
 
 impl Decision {
-    /// Decides; `same` has the target's inode for each of the other side's that is alike.
+    /// Makes the decision. `same` has the target's node for each inode of the other side that is
+    /// alike.
     pub(crate) fn make(fs: &Filesystem, sides: &Sides<'_>, same: BTreeMap<Node, Node>, prefer: Prefer) -> Result<Self> {
         let changed = sides.changed_entries.renamed(|node| same.get(&node).copied().unwrap_or(node));
         let mut names: HashMap<Node, BTreeSet<Entry>> = HashMap::new();
@@ -75,12 +79,12 @@ impl Decision {
         Ok(decision)
     }
 
-    /// Who both sides have made alike is the target's.
+    /// The target's node for an inode that both sides have made alike; other nodes stay.
     pub(crate) fn canonical(&self, node: Node) -> Node {
         self.same.get(&node).copied().unwrap_or(node)
     }
 
-    /// The entries that some side has changed.
+    /// The entries that a side has changed.
     pub(crate) fn entries<'a>(&'a self, sides: &'a Sides<'_>) -> impl Iterator<Item = &'a Entry> {
         let only_target = sides.target_entries.iter().filter(|(entry, _)| !self.changed.has(entry));
         self.changed.iter().chain(only_target).map(|(entry, _)| entry)
@@ -94,19 +98,19 @@ impl Decision {
         self.changed.after(entry, Self::base(sides, entry))
     }
 
-    /// What an entry is in the target before the merge.
+    /// The node of an entry in the target before the merge.
     pub(crate) fn ours(sides: &Sides<'_>, entry: &Entry) -> Option<Node> {
         sides.target_entries.after(entry, Self::base(sides, entry))
     }
 
-    /// What an entry is to be.
+    /// The node that an entry is to have.
     pub(crate) fn decided(&self, sides: &Sides<'_>, entry: &Entry) -> Option<Node> {
         let (base, ours, theirs) = (Self::base(sides, entry), Self::ours(sides, entry), self.theirs(sides, entry));
         let takes_theirs = if self.forced.contains(entry) { self.prefers_theirs } else { ours == base };
         if takes_theirs { theirs } else { ours }
     }
 
-    /// The path of an entry, for people.
+    /// The path of an entry, for messages.
     pub(crate) fn path(&self, sides: &Sides<'_>, entry: &Entry) -> Vec<u8> {
         let path = self.changed.path(entry).or_else(|| sides.target_entries.path(entry));
         path.unwrap_or(&entry.1).to_vec()
@@ -116,7 +120,7 @@ impl Decision {
         self.conflicts.insert(MergeConflict { path, kind });
     }
 
-    /// Takes the preferred side's word for an entry, and for whatever is tied to it.
+    /// Decides an entry, and all entries that belong to the same inodes, for the preferred side.
     fn force(&mut self, sides: &Sides<'_>, first: Entry) {
         let mut waiting = vec![first];
         while let Some(entry) = waiting.pop() {
@@ -126,7 +130,8 @@ impl Decision {
             let meant = [Self::base(sides, &entry), Self::ours(sides, &entry), self.theirs(sides, &entry)];
             self.forced.insert(entry);
             for node in meant.into_iter().flatten() {
-                // Of a file with very many names each entry means the same.
+                // All entries of a file lead to the same names, of which there may be very many, so
+                // they are added only once.
                 if self.forced_nodes.insert(node) {
                     waiting.extend(self.names.get(&node).into_iter().flatten().cloned());
                 }
@@ -140,7 +145,7 @@ impl Decision {
         }
     }
 
-    /// Entries to which both sides gave another inode.
+    /// Finds entries to which both sides gave different inodes.
     fn compare_entries(&mut self, sides: &Sides<'_>) {
         let entries: Vec<Entry> = self.changed.iter().map(|(entry, _)| entry.clone()).collect();
         for entry in entries {
@@ -153,7 +158,7 @@ impl Decision {
         }
     }
 
-    /// Inodes that both sides have changed in ways that exclude each other.
+    /// Finds inodes that both sides have changed in ways that exclude each other.
     fn compare_inodes(&mut self, sides: &Sides<'_>) {
         let (theirs, ours) = (&sides.changed, &sides.target);
         let mut found = Vec::new();
@@ -190,13 +195,13 @@ impl Decision {
         !added.is_subset(&others) && !others.is_subset(&added) && !gone(theirs).is_disjoint(&gone(ours))
     }
 
-    /// Looks for what can't stay as it is decided, and decides it again. Returns whether there was
+    /// Looks for flaws of the decision, and decides their entries again. Returns whether there were
     /// any.
     fn mend(&mut self, fs: &Filesystem, sides: &Sides<'_>) -> Result<bool> {
         let mut found: Vec<Flaw> = Vec::new();
         for entry in self.entries(sides) {
             let node = self.decided(sides, entry);
-            // What was put into a directory that goes.
+            // This entry was put into a directory that is to be removed.
             if node.is_some() && !self.is_there(sides, entry.0) {
                 let mut tied: Vec<Entry> = self.names.get(&entry.0).into_iter().flatten().cloned().collect();
                 tied.push(entry.clone());
@@ -227,13 +232,13 @@ impl Decision {
         Ok(is_mended)
     }
 
-    /// Whether an inode has a name.
+    /// Returns whether an inode has a name by the decision.
     pub(crate) fn is_there(&self, sides: &Sides<'_>, node: Node) -> bool {
         let Some(names) = self.names.get(&node) else { return true };
         if names.iter().any(|entry| self.decided(sides, entry) == Some(node)) {
             return true;
         }
-        // Of an inode of the base, names that no side has changed.
+        // An inode of the base may have names that no side has changed.
         let Node::Base(ino) = node else { return false };
         let change = sides.changed.changed.get(&ino).or_else(|| sides.target.changed.get(&ino));
         change.is_some_and(|change| {
@@ -242,7 +247,7 @@ impl Decision {
         })
     }
 
-    /// Directories that would be below themselves, with the names that make them so.
+    /// Finds directories that would be below themselves, with the names that cause this.
     fn loops(&self, fs: &Filesystem, sides: &Sides<'_>) -> Result<Vec<Flaw>> {
         let mut found = Vec::new();
         let moved = sides
@@ -250,7 +255,7 @@ impl Decision {
             .changed
             .values()
             .filter(|change| change.file_type == FileType::Directory && !change.names_added.is_empty());
-        // Directories above which there is no loop that was not found.
+        // Directories above which all loops have been found.
         let mut settled = HashSet::new();
         for change in moved {
             let mut at = Node::Base(change.ino);
@@ -284,7 +289,7 @@ impl Decision {
         Ok(found)
     }
 
-    /// The directory that a directory is to be in.
+    /// The directory that is to be a directory's parent.
     fn parent(&self, fs: &Filesystem, sides: &Sides<'_>, dir: Node) -> Result<Option<Node>> {
         let names = self.names.get(&dir).into_iter().flatten();
         for entry in names {
@@ -301,7 +306,7 @@ impl Decision {
     }
 }
 
-/// Whether more than times and what follows from entries changed.
+/// Returns whether more changed than times and attributes that follow from entries.
 fn is_significant(change: &FileChange) -> bool {
     let is_directory = change.file_type == FileType::Directory;
     let counts = |attribute: &ChangedAttribute| match attribute {

@@ -1,16 +1,16 @@
-//! Three-way merges of subvolumes, file by file: what changed from a base to one subvolume is taken
-//! into another that has the same base.
+//! Three-way merges of subvolumes, file by file. A merge takes the changes from a base to one
+//! subvolume into another subvolume that has the same base.
 //!
-//! Both sides' changes come from [`changes`](ubtrfs_changes::changes), so a merge costs what
-//! changed. `sides` says who an inode is in either subvolume, `plan` decides name by name and
-//! attribute by attribute, `apply` makes the target what was decided. Content is shared, not
-//! copied.
+//! Both sides' changes come from [`changes`](ubtrfs_changes::changes), so a merge takes time for
+//! what changed. `sides` identifies inodes in either subvolume, `plan` decides name by name and
+//! attribute by attribute, and `apply` changes the target accordingly. Content is shared by
+//! reflinks, not copied.
 //!
 //! An inode of the base is the same in all three, whatever its name is, so a rename on one side and
 //! a change of the content on the other are no conflict. If there are conflicts, nothing is
 //! changed, unless the caller chooses a side for them. A merge is many operations: a crash, or a
-//! full volume, may end it in the middle, and a snapshot of the target from before is how to get
-//! back.
+//! full volume, may end it in the middle, and only a snapshot of the target from before it allows
+//! to go back.
 
 mod apply;
 mod checks;
@@ -29,16 +29,17 @@ use ubtrfs_fs::{Errno, Filesystem, Result};
 use plan::Plan;
 use sides::Sides;
 
-/// Takes into a subvolume what changed from a base to another. With `dry_run` nothing is changed.
-/// `effect` is called with each change once it is made.
+/// Takes the changes from a base to a subvolume into another subvolume. With `dry_run` nothing is
+/// changed. `effect` is called with each change once it is made.
 ///
 /// Commits first. `EINVAL` if the three don't come from one subvolume; `EROFS` if the target is
-/// read-only; `E2BIG` for more changes than memory should hold; `ENOTEMPTY` if a directory is to go
-/// that has a subvolume in it, or a subvolume would have to; `EPERM` if something that changes is
-/// immutable or may only be appended to; `EBUSY` if the target was changed while the merge was
-/// planned. These have changed nothing. `EBUSY` may also say that the other side was changed while
-/// it was read: no name has changed then. Other errors may end a merge in the middle; what it had
-/// taken away and not put to its place is in the directory `.ubtrfs-merge-0` of the target then.
+/// read-only; `E2BIG` for more changes than memory should hold; `ENOTEMPTY` if a directory is to be
+/// removed that has a subvolume in it, or a subvolume would have to be removed; `EPERM` if an inode
+/// that changes is immutable or append-only; `EBUSY` if the target was changed while the merge was
+/// planned. After these errors nothing has changed. `EBUSY` may also say that the other side was
+/// changed while it was read; then no name has changed. Other errors may end a merge in the middle;
+/// entries that it had moved away and not placed are then in the directory `.ubtrfs-merge-0` of the
+/// target.
 pub fn merge(
     fs: &Filesystem,
     sides: MergeSides,
@@ -49,9 +50,10 @@ pub fn merge(
     merge_while(fs, sides, prefer, dry_run, effect, &|| true)
 }
 
-/// As [`merge`], while `is_wanted` says so: `EINTR` as soon as it does not. It is asked often while
-/// the merge is planned and new files are made; from the first change of what the target has on it
-/// is not asked any more, for the merge goes on to its end then.
+/// Like [`merge`], but fails with `EINTR` as soon as `is_wanted` returns false. `is_wanted` is
+/// called often while the merge is planned and new files are made. From the first change of an
+/// existing inode of the target on it is not called any more, since the merge then goes on to its
+/// end.
 pub fn merge_while(
     fs: &Filesystem,
     sides: MergeSides,

@@ -1,9 +1,10 @@
-//! Whether the subvolumes of a merge come from one.
+//! Checks that the subvolumes of a merge have a common origin.
 //!
-//! A snapshot has the id of what it was made from, so the lines of two subvolumes meet in the one
-//! that both come from, whether that is still there or not. A subvolume between may have been
-//! deleted, or have no id (the top level that an old mkfs made): then a line ends before it tells.
-//! Only then the root directory decides, which a snapshot has from its source.
+//! A snapshot has the UUID of its source, so the lines of two subvolumes meet in their common
+//! origin, whether or not that still exists. A subvolume in between may have been deleted, or have
+//! no UUID (the top level that an old mkfs made): then a line is incomplete. The root directories
+//! must be the same in any case, since a snapshot has that of its source; if a line is incomplete,
+//! they alone decide.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +14,7 @@ use ubtrfs_fs::{Errno, Filesystem, KeptCommit, Result};
 
 use crate::outcome::MergeSides;
 
-/// `EINVAL` if the base and a side don't come from one subvolume.
+/// Returns `EINVAL` if the base and a side have no common origin.
 pub(crate) fn check(fs: &Filesystem, sides: MergeSides) -> Result<()> {
     let commit = fs.keep_commit();
     let known: BTreeMap<Uuid, TreeId> =
@@ -27,13 +28,14 @@ pub(crate) fn check(fs: &Filesystem, sides: MergeSides) -> Result<()> {
     Ok(())
 }
 
-/// What is known of where a subvolume comes from.
+/// What is known about the origin of a subvolume.
 struct Line {
-    /// The ids of the subvolume, of what it is a snapshot of, and so on.
+    /// The UUIDs of the subvolume, of the source of which it is a snapshot, and so on.
     ids: BTreeSet<Uuid>,
-    /// The last of them is of a subvolume that is no snapshot.
+    /// Whether the last of them is that of a subvolume that is no snapshot.
     is_whole: bool,
-    /// What tells root directories apart that were not made in one transaction.
+    /// The root directory, which distinguishes subvolumes whose root directories were made in
+    /// different transactions.
     root: InodeItem,
 }
 
@@ -47,8 +49,8 @@ impl Line {
                 break false;
             }
             if item.parent_uuid == Uuid::NIL {
-                // A snapshot of what has no id names none either, but is younger than its root
-                // directory.
+                // A snapshot of a subvolume without a UUID has no parent UUID either, but is
+                // younger than its root directory.
                 break item.uuid != Uuid::NIL && Generation(item.transids[1]) == root.generation;
             }
             let Some(above) = known.get(&item.parent_uuid).and_then(|above| commit.root_item(*above)) else {

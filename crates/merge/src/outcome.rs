@@ -1,4 +1,4 @@
-//! What is merged, and what comes of it.
+//! The input and the outcome of a merge.
 
 use ubtrfs_format::TreeId;
 use ubtrfs_fs::InodeId;
@@ -6,18 +6,19 @@ use ubtrfs_fs::InodeId;
 /// The subvolumes of a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MergeSides {
-    /// What both others were: a snapshot, or what both are snapshots of and that has not changed.
+    /// The common earlier state of both others: a snapshot, or an unchanged subvolume of which both
+    /// are snapshots.
     pub base: TreeId,
-    /// What has the changes to be taken.
+    /// The subvolume with the changes to take.
     pub changed: TreeId,
-    /// What takes them.
+    /// The subvolume that takes them.
     pub target: TreeId,
 }
 
-/// Who wins a conflict.
+/// Which side wins a conflict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Prefer {
-    /// Nobody: nothing is changed then.
+    /// Neither side: if there is a conflict, nothing is changed.
     #[default]
     Neither,
     /// The target.
@@ -48,15 +49,15 @@ pub enum ConflictKind {
     Flags,
     /// An xattr.
     Xattr,
-    /// What the name refers to.
+    /// The inode that a name refers to.
     Name,
     /// The names of a file or directory.
     Renamed,
-    /// The target has removed what the other side has changed.
+    /// The target has removed an inode that the other side has changed.
     RemovedByTarget,
-    /// The target has changed what the other side has removed.
+    /// The target has changed an inode that the other side has removed.
     RemovedByChanged,
-    /// A directory that one side has removed, and in which the other has something new.
+    /// One side has removed a directory in which the other has new entries.
     Directory,
     /// Directories that would be below each other.
     Loop,
@@ -75,23 +76,23 @@ pub enum MergeStep {
         /// The path.
         path: Vec<u8>,
     },
-    /// A name becomes another.
+    /// A name changes.
     Rename {
         /// The old path.
         from: Vec<u8>,
         /// The new path.
         to: Vec<u8>,
     },
-    /// Something that is there changes.
+    /// An existing inode changes.
     Change {
         /// The path.
         path: Vec<u8>,
-        /// What of it.
+        /// The parts that change.
         what: Vec<MergedPart>,
     },
 }
 
-/// What is taken of a file that both have.
+/// A part that is taken of a file that both have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MergedPart {
     /// The content.
@@ -113,17 +114,17 @@ pub enum MergedPart {
 pub struct Merged {
     /// What both sides have changed differently.
     pub conflicts: Vec<MergeConflict>,
-    /// What changes in the target; nothing if there are conflicts that nobody wins.
+    /// The changes of the target; none if there are conflicts and neither side is preferred.
     pub steps: Vec<MergeStep>,
 }
 
-/// What a merge changes, for who caches it.
+/// An effect of a merge, by which callers can invalidate their caches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MergeEffect {
     /// A name in a directory is made or removed.
     Name(InodeId, Vec<u8>),
     /// An inode's content or attributes change.
     Inode(InodeId),
-    /// Attributes of an inode change, such as the number of its names, and its content doesn't.
+    /// Attributes of an inode change, such as its link count, but not its content.
     Attributes(InodeId),
 }

@@ -1,4 +1,4 @@
-//! What a merge changes in the target: names, and parts of inodes.
+//! Plans what a merge changes in the target: names, and parts of inodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,13 +38,13 @@ impl Parts {
     }
 }
 
-/// What is decided.
+/// The plan of a merge.
 pub(crate) struct Plan {
     pub(crate) conflicts: BTreeSet<MergeConflict>,
     pub(crate) decision: Decision,
-    /// Entries of the target that change: what they are, and what they become.
+    /// Entries of the target that change, each with its present and its new node.
     pub(crate) entries: Vec<(Entry, Option<Node>, Option<Node>)>,
-    /// What is taken of inodes that the target has.
+    /// The parts that are taken of inodes that the target has.
     pub(crate) parts: BTreeMap<Node, Parts>,
 }
 
@@ -82,8 +82,9 @@ impl Plan {
         }
     }
 
-    /// Whether a part is taken that the other side has changed, and that the target has, if the
-    /// target has changed it, in another way.
+    /// Returns whether to take a part that the other side has changed. `differs` is `None` if the
+    /// target has not changed it, and otherwise says whether the target has changed it differently,
+    /// which is a conflict.
     fn takes(&mut self, path: &[u8], kind: ConflictKind, differs: Option<bool>, takes_theirs: bool) -> bool {
         match differs {
             None => true,
@@ -109,7 +110,8 @@ impl Plan {
         let path = theirs.new_names.first().map(|name| name.path.clone()).unwrap_or_default();
         let mut parts = Parts { path: path.clone(), ..Parts::default() };
 
-        // Whether both have changed it, and differently.
+        // `None` if the target has not changed the part, else whether it has changed it
+        // differently.
         let differs = |is_changed: bool, is_same: bool| is_changed.then_some(!is_same);
         let mode = |mode: u32| mode & 0o7777;
         if mode(old.mode) != mode(new.mode) {
@@ -127,7 +129,7 @@ impl Plan {
             parts.flags = self.takes(&path, ConflictKind::Flags, differs, takes_theirs).then_some(flags(new.flags));
         }
         for xattr in &theirs.xattrs {
-            // They are sorted by name.
+            // The xattrs are sorted by name.
             let others = ours.map_or(&[][..], |ours| &ours.xattrs);
             let other = others.binary_search_by(|other| other.name.cmp(&xattr.name)).ok().map(|at| &others[at]);
             let differs = other.map(|other| other.new != xattr.new);
@@ -210,7 +212,7 @@ impl Plan {
         Ok(parts)
     }
 
-    /// What changes, for people.
+    /// The changes in the form in which they are shown.
     pub(crate) fn steps(&self, sides: &Sides<'_>) -> Vec<MergeStep> {
         let mut gone: BTreeMap<Node, Vec<Vec<u8>>> = BTreeMap::new();
         for (entry, ours, _) in &self.entries {
@@ -240,14 +242,15 @@ fn has_new_content(change: &FileChange) -> bool {
         && (new_data(change).next().is_some() || change.attributes.contains(&ChangedAttribute::Size))
 }
 
-/// The ranges that may read otherwise than they did: space that was only reserved reads as a hole.
+/// The ranges whose data may have changed. Changes between holes and preallocated space are left
+/// out, since both read as zeroes.
 fn new_data(change: &FileChange) -> impl Iterator<Item = &ChangedContent> {
     let is_data = |content| content == Content::Data;
     change.content.iter().filter(move |changed| is_data(changed.new) || changed.old.is_none_or(is_data))
 }
 
-/// What both sides have made under one name: directories, which are merged, and other files that
-/// are alike. Gives the target's by the other.
+/// Finds inodes that both sides have made under the same name: directories, which are merged, and
+/// other files that are alike. Returns the target's node for each of the other side's.
 fn made_alike(fs: &Filesystem, sides: &Sides<'_>) -> Result<BTreeMap<Node, Node>> {
     let mut same = BTreeMap::new();
     let mut waiting: Vec<(Entry, Node)> = Vec::new();

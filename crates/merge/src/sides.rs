@@ -1,4 +1,4 @@
-//! What the two sides of a merge have changed, and who an inode is in each.
+//! The changes of the two sides of a merge, and the identity of inodes in each.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,21 +11,21 @@ use crate::entries::{Entries, Entry, Node};
 use crate::origin;
 use crate::outcome::MergeSides;
 
-/// Inodes that may have changed on one side: each takes about half a kilobyte.
+/// The most inodes that may have changed on one side. Each takes about half a kilobyte.
 const MAX_CHANGES: usize = 1 << 20;
-/// Bytes that their names, paths, xattrs and ranges may take on one side. What is made of them
-/// takes a few times as much.
+/// The most bytes of their names, paths, xattrs and ranges on one side. Data that is derived from
+/// them takes a few times as much.
 const MAX_BYTES: usize = 256 << 20;
 
 /// The changes from the base to one side.
 pub(crate) struct Side {
     pub(crate) subvolume: TreeId,
-    /// By number: inodes that both have, and those that only the side has.
+    /// By number, the inodes that both have, and those that only the side has.
     pub(crate) changed: BTreeMap<Ino, FileChange>,
     pub(crate) made: BTreeMap<Ino, FileChange>,
-    /// Those that only the base has.
+    /// The inodes that only the base has.
     pub(crate) removed: BTreeMap<Ino, FileChange>,
-    /// Who those are that the side has made.
+    /// Makes the node of an inode that the side has made.
     made_by: fn(Ino) -> Node,
 }
 
@@ -57,7 +57,7 @@ impl Side {
         if is_stopped {
             return Err(Errno::INTR.into());
         }
-        // What decides names looks at all of a directory's for each entry in it.
+        // The decision about names would examine all names of a directory for each entry in it.
         if let Some(ino) = damaged {
             let key = Key::new(ino.0, ItemType::INODE_REF, 0);
             return Err(Error::Inconsistent { tree: subvolume, key, what: "the directory has several names" });
@@ -72,7 +72,7 @@ impl Side {
         self.changed.len() + self.made.len() + self.removed.len()
     }
 
-    /// Who has a number on this side.
+    /// The node of an inode number on this side.
     pub(crate) fn node(&self, ino: Ino) -> Node {
         if self.made.contains_key(&ino) { (self.made_by)(ino) } else { Node::Base(ino) }
     }
@@ -95,7 +95,7 @@ impl Side {
                 base.insert(entry.clone(), Node::Base(change.ino));
                 entries.note(entry, None, &name.path);
             }
-            // The root directory is in none.
+            // The root directory is in no directory.
             for name in change.names_added.iter().filter(|name| !name.name.is_empty()) {
                 let node =
                     if change.what == WhatChanged::Made { self.node(change.ino) } else { Node::Base(change.ino) };
@@ -120,13 +120,13 @@ impl Side {
 pub(crate) struct Sides<'a> {
     pub(crate) changed: Side,
     pub(crate) target: Side,
-    /// What entries of the base refer to, as far as a side has changed them.
+    /// The nodes of entries of the base that a side has changed.
     pub(crate) base_entries: HashMap<Entry, Node>,
-    /// The entries that the changed subvolume has not as the base.
+    /// The entries in which the changed subvolume differs from the base.
     pub(crate) changed_entries: Entries,
-    /// The same of the target.
+    /// The entries in which the target differs from the base.
     pub(crate) target_entries: Entries,
-    /// Whether the merge is still to be.
+    /// Returns whether the merge is still wanted.
     is_wanted: &'a dyn Fn() -> bool,
 }
 
@@ -139,7 +139,7 @@ impl<'a> Sides<'a> {
         let changed_entries = changed.add_entries(&mut base_entries);
         let target_entries = target.add_entries(&mut base_entries);
         let mut gathered = Self { changed, target, base_entries, changed_entries, target_entries, is_wanted };
-        // Entries of subvolumes are the owner's affair: the target keeps its own.
+        // Entries of subvolumes are left to their owner: the target keeps its own.
         let base = &gathered.base_entries;
         gathered.changed_entries.retain(|entry, node| {
             let meant = node.or_else(|| base.get(entry).copied());
@@ -148,12 +148,12 @@ impl<'a> Sides<'a> {
         Ok(gathered)
     }
 
-    /// `EINTR` if nobody wants the merge any more.
+    /// Returns `EINTR` if the merge is not wanted any more.
     pub(crate) fn check_wanted(&self) -> Result<()> {
         if (self.is_wanted)() { Ok(()) } else { Err(Errno::INTR.into()) }
     }
 
-    /// The inode that a node is in the changed subvolume.
+    /// The inode of a node in the changed subvolume.
     pub(crate) fn in_changed(&self, node: Node) -> Option<InodeId> {
         match node {
             Node::Base(ino) if !self.changed.removed.contains_key(&ino) => {
@@ -164,7 +164,7 @@ impl<'a> Sides<'a> {
         }
     }
 
-    /// The inode that a node is in the target, if it is there before the merge.
+    /// The inode of a node in the target, if it exists before the merge.
     pub(crate) fn in_target(&self, node: Node) -> Option<InodeId> {
         match node {
             Node::Base(ino) if !self.target.removed.contains_key(&ino) => {

@@ -1,6 +1,7 @@
-//! The tables of mounts in `/proc`: what is mounted where, as the kernel shows it to a process.
+//! Reads the tables of mounts in `/proc`, by which the kernel shows a process what is mounted
+//! where.
 //!
-//! This is the one place that reads them (`proc_pid_mountinfo(5)`).
+//! No other crate reads them (`proc_pid_mountinfo(5)`).
 
 use std::ffi::OsString;
 use std::io;
@@ -13,11 +14,11 @@ pub const TABLE: &str = "/proc/self/mountinfo";
 /// A line of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mounted {
-    /// The number of the mount. Another one may get it when this one has ended.
+    /// The number of the mount. Another mount may get it when this one has ended.
     pub number: u64,
     /// The device number, major and minor.
     pub device: (u32, u32),
-    /// Where.
+    /// The mount point.
     pub point: PathBuf,
     /// The options of the mount itself.
     pub own_options: Vec<String>,
@@ -25,29 +26,30 @@ pub struct Mounted {
     pub kind: String,
     /// What is mounted, such as `/dev/loop0`.
     pub source: PathBuf,
-    /// Whether nothing can be changed there, through whichever mount.
+    /// Whether the file system is read-only, through whatever mount.
     pub read_only: bool,
-    /// The options of the mount and of what is mounted, as the table has them.
+    /// The options of the mount and of the file system, in the form of the table.
     pub options: Vec<String>,
-    /// The user who mounted it, if it says so.
+    /// The user who mounted it, if the options say so.
     pub user: Option<u32>,
     /// The user's group.
     pub group: Option<u32>,
 }
 
 impl Mounted {
-    /// Whether ubtrfs mounted it.
+    /// Returns whether ubtrfs mounted it.
     pub fn is_ours(&self) -> bool {
         matches!(self.kind.as_str(), "fuse.ubtrfs" | "fuseblk.ubtrfs")
     }
 
-    /// Whether the mount itself has this option, be it that of others of the file system or not.
+    /// Returns whether the mount itself has this option, whether or not other mounts of the file
+    /// system have it.
     pub fn has_own(&self, option: &str) -> bool {
         self.own_options.iter().any(|own| own == option)
     }
 
-    /// Whether something else mounted it from `device`. An ordinary user may call a FUSE mount
-    /// whatever he likes: its source claims nothing.
+    /// Returns whether another program than ubtrfs mounted it from `device`. FUSE mounts of
+    /// ordinary users don't count, since a user can give such a mount any source.
     pub fn is_of_others(&self, device: &Path) -> bool {
         let is_fuse = self.kind == "fuse" || self.kind.starts_with("fuse.");
         let is_users = is_fuse && self.user != Some(0);
@@ -55,12 +57,12 @@ impl Mounted {
     }
 }
 
-/// Everything that is mounted, in the order of the table.
+/// All mounts, in the order of the table.
 pub fn all() -> io::Result<Vec<Mounted>> {
     read(Path::new(TABLE))
 }
 
-/// What a process sees, by its number.
+/// All mounts that a process sees. `process` is its number, or `self`.
 pub fn seen_by(process: &str) -> io::Result<Vec<Mounted>> {
     read(&Path::new("/proc").join(process).join("mountinfo"))
 }

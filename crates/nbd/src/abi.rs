@@ -1,12 +1,12 @@
 //! The numbers of the protocol, as `doc/proto.md` of the project `NetworkBlockDevice` defines them.
 
-/// What a server greets with.
+/// The first number of a server's greeting.
 pub(crate) const GREETING: u64 = 0x4e42_444d_4147_4943;
-/// What follows it in the handshake with options, and begins each option.
+/// The number that follows it in the handshake with options, and begins each option.
 pub(crate) const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// What follows it in the handshake without options, which is history.
+/// The number that follows it in the obsolete handshake without options.
 pub(crate) const OLD_MAGIC: u64 = 0x0000_4202_8186_1253;
-/// What begins the reply to an option.
+/// The number that begins the reply to an option.
 pub(crate) const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 
 /// Flags of the greeting, and of the answer to it.
@@ -43,7 +43,7 @@ pub(crate) const REQUEST_MAGIC: u32 = 0x2560_9513;
 pub(crate) const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 pub(crate) const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
-/// Flag of a write: it is durable when it is answered.
+/// The flag of a write that must be durable when it is answered.
 pub(crate) const CMD_FLAG_FUA: u16 = 1;
 
 pub(crate) const CMD_READ: u16 = 0;
@@ -53,7 +53,7 @@ pub(crate) const CMD_FLUSH: u16 = 3;
 pub(crate) const CMD_TRIM: u16 = 4;
 pub(crate) const CMD_WRITE_ZEROES: u16 = 6;
 
-/// The last chunk of a structured reply.
+/// The flag of the last chunk of a structured reply.
 pub(crate) const REPLY_DONE: u16 = 1;
 pub(crate) const CHUNK_NONE: u16 = 0;
 pub(crate) const CHUNK_OFFSET_DATA: u16 = 1;
@@ -61,16 +61,17 @@ pub(crate) const CHUNK_OFFSET_HOLE: u16 = 2;
 pub(crate) const CHUNK_ERROR: u16 = (1 << 15) + 1;
 pub(crate) const CHUNK_ERROR_OFFSET: u16 = (1 << 15) + 2;
 
-/// The server could not do it, for a reason that it keeps to itself.
+/// The request failed for a reason that the server does not tell.
 pub(crate) const EIO: u32 = 5;
-/// The server is about to end: the request belongs to its successor.
+/// The server is about to end, so the request must be sent to its successor.
 pub(crate) const ESHUTDOWN: u32 = 108;
 
-/// The largest read or write that the client asks for, whatever the server takes.
+/// The largest read or write in bytes that the client sends, even if the server accepts larger
+/// ones.
 pub(crate) const MAX_REQUEST: u32 = 4 << 20;
-/// The largest request that every server takes.
+/// The largest request in bytes that every server accepts.
 pub(crate) const MAX_PAYLOAD: u32 = 32 << 20;
-/// The longest name of an export, and of any other string.
+/// The most bytes of the name of an export, or of any other string.
 pub(crate) const MAX_STRING: usize = 4096;
 
 /// The header of a request.
@@ -85,13 +86,13 @@ pub(crate) fn request(flags: u16, command: u16, cookie: u64, at: u64, len: u32) 
     bytes
 }
 
-/// What a server says to people: cut, and without what would change a terminal.
+/// Makes a text of a server fit for messages: cuts it, and replaces control characters.
 pub(crate) fn readable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_STRING)]);
     text.trim().chars().map(|shown| if shown.is_control() { ' ' } else { shown }).collect()
 }
 
-/// Whether an export has a flag.
+/// Returns whether an export has a flag.
 pub(crate) fn has(flags: u16, flag: u16) -> bool {
     flags & HAS_FLAGS != 0 && flags & flag != 0
 }

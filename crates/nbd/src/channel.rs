@@ -1,13 +1,13 @@
 //! A connection's bytes: over TCP or a Unix domain socket, encrypted or not.
 //!
-//! One thread reads and others write at the same time. What is encrypted is encrypted under a lock
-//! that nobody holds while the socket is waited for, since a server may stop to read until its
-//! answers are read.
+//! One thread reads and others write at the same time. Bytes are encrypted under a lock that nobody
+//! holds while waiting for the socket, since a server may stop reading until its answers are read.
 //!
-//! What the kernel has taken must not arrive after the lease has ended under which it was given
-//! (invariant 71). So it takes little that it can't send at once, gives up a connection over which
-//! nothing moves, and drops what it still has when a connection ends or its process does. All of
-//! that is TCP's: what is in a Unix domain socket is the server's already.
+//! Bytes that the kernel has taken must not arrive after the end of the lease under which they were
+//! sent (invariant 71). So the kernel is told to take little that it can't send at once, to give up
+//! a connection over which nothing moves, and to drop unsent bytes when the connection or its
+//! process ends. All of that applies to TCP only: bytes in a Unix domain socket have reached the
+//! server already.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
@@ -34,15 +34,15 @@ use crate::negotiate::Line;
 use crate::tls;
 use crate::uri::{Address, Uri};
 
-/// Bytes that are encrypted, given to the socket, or read from it, at once: so few that a slow
-/// server takes them in a time in which something is expected to move.
+/// How many bytes are encrypted, given to the socket, or read from it at once: so few that even a
+/// slow server takes them within the time in which something has to move.
 const PIECE: usize = 64 << 10;
-/// How long a socket that takes nothing is waited for before the lease is looked at again.
+/// How long to wait for a socket that takes nothing before the lease is checked again.
 const LOOK: Duration = Duration::from_millis(200);
-/// How long TCP goes on with what a writer has given it while nothing of it is taken: less than
-/// lies between the end of a lease and the earliest time at which another writer may come.
+/// How long TCP keeps trying to send a writer's bytes while the server takes none. This is less
+/// than the time from the end of a lease to the earliest moment at which another writer may come.
 const UNTAKEN: Duration = Duration::from_secs(10);
-/// How much TCP takes of what it can't send yet.
+/// How many bytes TCP takes that it can't send yet.
 static UNSENT: libc::c_int = 128 << 10;
 
 /// Both directions of a connection.
@@ -50,25 +50,25 @@ static UNSENT: libc::c_int = 128 << 10;
 pub(crate) struct Channel {
     socket: Socket,
     tls: Option<Mutex<ClientConnection>>,
-    /// Bytes that the socket took.
+    /// How many bytes the socket took.
     sent: AtomicU64,
-    /// Bytes that it gave.
+    /// How many bytes the socket gave.
     received: AtomicU64,
-    /// When it was made.
+    /// When the channel was made.
     begun: Instant,
-    /// When all that is sent and received has to be over, in milliseconds since then; 0: never.
+    /// The deadline for all sending and receiving, in milliseconds since then; 0 means none.
     deadline: AtomicU64,
     is_ended: AtomicBool,
 }
 
-/// What has gone over a channel so far.
+/// How many bytes have gone over a channel so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moved {
     /// Bytes from the server.
     pub(crate) received: u64,
     /// Bytes that the socket took …
     pub(crate) sent: u64,
-    /// … and about how many of them it still has, since the server took no more.
+    /// … and about how many of these the socket still has, since the server has not taken them.
     pub(crate) waiting: u64,
 }
 
@@ -98,8 +98,8 @@ impl Channel {
         })
     }
 
-    /// Sends all these bytes, one after the other, as long as the lease lasts. The caller lets
-    /// nobody else send meanwhile.
+    /// Sends all these bytes in order, as long as the lease lasts. The caller makes sure that
+    /// nobody else sends meanwhile.
     pub(crate) fn send(&self, parts: &[&[u8]], lease: Option<&Lease>) -> io::Result<()> {
         let Some(tls) = &self.tls else { return self.send_all(parts, lease) };
         let mut encrypted = Vec::with_capacity(PIECE + 1024);
@@ -116,8 +116,8 @@ impl Channel {
         Ok(())
     }
 
-    /// Sends all parts by few system calls, none of which takes so much that a slow server would
-    /// seem to take nothing meanwhile.
+    /// Sends all parts with few system calls, none of which has so many bytes that a slow server
+    /// would seem to take nothing meanwhile.
     fn send_all(&self, parts: &[&[u8]], lease: Option<&Lease>) -> io::Result<()> {
         let mut slices: Vec<IoSlice<'_>> = parts.iter().flat_map(|part| part.chunks(PIECE)).map(IoSlice::new).collect();
         let mut slices = &mut slices[..];
@@ -128,7 +128,8 @@ impl Channel {
                 bytes <= PIECE
             };
             let count = slices.iter().take_while(fits).count().max(1);
-            // A call that waited would go on by itself after this process was stopped.
+            // The call below must not wait, since it would send its bytes even if this process was
+            // stopped before and continues after the lease has ended.
             lease.map_or(Ok(()), Lease::check)?;
             match self.socket.send_now(&slices[..count]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -144,7 +145,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Returns when the socket takes something again.
+    /// Waits until the socket takes bytes again.
     fn wait_for_room(&self, lease: Option<&Lease>) -> io::Result<()> {
         loop {
             let mut socket = [PollFd::new(&self.socket, PollFlags::OUT)];
@@ -170,38 +171,39 @@ impl Channel {
         Ok(received)
     }
 
-    /// What has gone over it.
+    /// How many bytes have gone over the channel.
     pub(crate) fn moved(&self) -> Moved {
         let waiting = self.socket.waiting();
         Moved { received: self.received.load(Relaxed), sent: self.sent.load(Relaxed), waiting }
     }
 
-    /// Bytes from the server and bytes that the socket took. Costs no call, unlike [`Self::moved`].
+    /// The number of bytes from the server and of bytes that the socket took. Makes no system call,
+    /// unlike [`Self::moved`].
     pub(crate) fn exchanged(&self) -> u64 {
         self.received.load(Relaxed) + self.sent.load(Relaxed)
     }
 
-    /// Has the kernel send what it was given before the connection ends.
+    /// Has the kernel send all that it was given before the connection ends.
     pub(crate) fn is_polite(&self) {
         if let Socket::Tcp(socket) = &self.socket {
-            // Then its server gets no goodbye.
+            // If this fails, the server just gets no goodbye.
             let _ = sockopt::set_socket_linger(socket, None);
         }
     }
 
-    /// Ends the connection: threads that read or send fail, and the last of them drops what the
-    /// kernel has not sent.
+    /// Ends the connection. Threads that read or send fail, and when the last of them drops the
+    /// channel, the kernel drops what it has not sent.
     pub(crate) fn end(&self) {
         self.is_ended.store(true, Relaxed);
-        // One that is broken already is as good.
+        // An error means that the connection is broken already.
         let _ = match &self.socket {
             Socket::Tcp(socket) => socket.shutdown(Shutdown::Both),
             Socket::Unix(socket) => socket.shutdown(Shutdown::Both),
         };
     }
 
-    /// How long all that is sent and received from now on may take, however often a byte comes;
-    /// `None`: forever.
+    /// Limits the total time of all sending and receiving from now on, even if some bytes come;
+    /// `None` means no limit.
     pub(crate) fn limit(&self, limit: Option<Duration>) -> io::Result<()> {
         let deadline = limit.map_or(0, |limit| (self.begun.elapsed() + limit).as_millis().max(1) as u64);
         self.deadline.store(deadline, Relaxed);
@@ -214,7 +216,8 @@ impl Channel {
     }
 }
 
-/// Connects to a Unix domain socket; a server that accepts nobody is waited for until the deadline.
+/// Connects to a Unix domain socket. Waits until the deadline for a server that accepts no
+/// connection.
 fn connect_to(path: &Path, deadline: Instant) -> io::Result<UnixStream> {
     let address = match path.as_os_str().as_bytes() {
         [0, name @ ..] => SocketAddrUnix::new_abstract_name(name)?,
@@ -226,17 +229,18 @@ fn connect_to(path: &Path, deadline: Instant) -> io::Result<UnixStream> {
     Ok(socket.into())
 }
 
-/// What is left until then, as a limit for a socket.
+/// The time that is left until the deadline, as a limit for a socket. Returns `TimedOut` if there
+/// is none.
 fn left(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// What arrives on a channel, for the one who reads it.
+/// The bytes that arrive on a channel, for the thread that reads them.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     channel: Arc<Channel>,
-    /// Encrypted bytes, of which those of `start..end` are not decrypted yet.
+    /// Encrypted bytes; those in `start..end` are not decrypted yet.
     buffer: Vec<u8>,
     start: usize,
     end: usize,
@@ -273,7 +277,7 @@ impl Read for Incoming {
     }
 }
 
-/// A connection during the handshake, when nothing is sent while an answer is waited for.
+/// A connection during the handshake, in which the client never sends while it waits for an answer.
 #[derive(Debug)]
 pub(crate) struct Handshake<'a> {
     line: Limited,
@@ -282,8 +286,8 @@ pub(crate) struct Handshake<'a> {
 }
 
 impl<'a> Handshake<'a> {
-    /// Connects to the server of a URI, perhaps to write. All of the handshake ends at the
-    /// deadline.
+    /// Connects to the server of a URI. `writes` says that the client may write. The whole
+    /// handshake ends at the deadline.
     pub(crate) fn begin(uri: &'a Uri, writes: bool, deadline: Instant) -> Result<Self, Error> {
         let socket = Channel::connect(&uri.address, deadline)
             .and_then(|socket| if writes { socket.keeps_little().map(|()| socket) } else { Ok(socket) })
@@ -345,7 +349,7 @@ impl Write for Handshake<'_> {
     }
 }
 
-/// A socket all of whose use ends at the deadline, however often a byte comes.
+/// A socket whose use ends at the deadline, even if some bytes come.
 #[derive(Debug)]
 struct Limited {
     socket: Socket,
@@ -371,7 +375,7 @@ impl Write for Limited {
 }
 
 impl Socket {
-    /// Has the kernel keep little of what it is given, and not for long.
+    /// Has the kernel keep few unsent bytes, and not for long.
     fn keeps_little(&self) -> io::Result<()> {
         let Self::Tcp(socket) = self else { return Ok(()) };
         sockopt::set_socket_linger(socket, Some(Duration::ZERO))?;
@@ -389,7 +393,7 @@ impl Socket {
         if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Gives the kernel what it takes without waiting.
+    /// Gives the kernel as many bytes as it takes without waiting.
     fn send_now(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         Ok(sendmsg(self, slices, &mut SendAncillaryBuffer::default(), flags)?)
@@ -412,8 +416,8 @@ impl Socket {
     }
 
     /// About how many bytes the server has not taken yet: over TCP those that its machine has not
-    /// acknowledged, over a Unix domain socket those that it has not read, and what the kernel
-    /// needs for them.
+    /// acknowledged, over a Unix domain socket those that it has not read, including the kernel's
+    /// overhead.
     fn waiting(&self) -> u64 {
         let mut waiting: libc::c_int = 0;
         // SAFETY: the descriptor is open as long as the socket, and the kernel writes one number.
@@ -459,7 +463,7 @@ mod tests {
 
     use super::*;
 
-    /// Of invariant 71: what is given to the kernel while nothing is taken does not arrive later.
+    /// Of invariant 71: bytes that the kernel got while the server took none do not arrive later.
     #[test]
     fn what_tcp_has_not_sent_is_dropped_with_the_connection_of_a_writer() {
         for writes in [true, false] {
@@ -469,7 +473,7 @@ mod tests {
             let handshake = Handshake::begin(&uri, writes, Instant::now() + Duration::from_secs(60)).unwrap();
             let channel = handshake.finish();
             let (mut server, _) = listener.accept().unwrap();
-            // More than any buffer of the kernel, to a server that reads nothing.
+            // This sends more than any buffer of the kernel holds, to a server that reads nothing.
             let sending = Arc::clone(&channel);
             let sender = std::thread::spawn(move || sending.send(&[&vec![7; 256 << 20]], None));
             let (mut sent, mut still) = (0, 0);
@@ -491,7 +495,7 @@ mod tests {
         }
     }
 
-    /// A server that gives a byte now and then holds nobody up beyond the limit.
+    /// A server that sends a byte now and then can't prolong a call beyond the limit.
     #[test]
     fn what_has_a_limit_ends_by_it_however_often_a_byte_comes() {
         const LIMIT: Duration = Duration::from_millis(300);

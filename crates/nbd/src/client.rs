@@ -1,4 +1,4 @@
-//! An export, as programs use it.
+//! The client of an export, as programs use it.
 
 use std::fmt;
 use std::io;
@@ -21,20 +21,20 @@ use crate::witness::Witness;
 /// How long the first connection may take.
 const PATIENT: Duration = Duration::from_secs(10);
 
-/// How an export is used.
+/// The options of a client.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Nothing is written.
+    /// Whether nothing is written.
     pub read_only: bool,
-    /// How long requests wait for a server that is away; half of that without any answer counts as
-    /// away.
+    /// How long requests wait for a server that is away. Half of that time without any answer
+    /// counts as away.
     pub timeout: Duration,
-    /// How many connections are made, where the server lets several serve one export.
+    /// How many connections are made, if the server allows several for one export.
     pub connections: usize,
-    /// Where the 4096 bytes each are that show whether the export is the same after the server was
-    /// away.
+    /// The addresses of ranges of 4096 bytes each by which the export is recognised after the
+    /// server was away.
     pub witnesses: Vec<u64>,
-    /// Until when something may be sent, where that has an end.
+    /// The lease until whose end something may be sent, if there is one.
     pub lease: Option<Arc<Lease>>,
 }
 
@@ -87,32 +87,32 @@ impl Client {
         Ok(Self { session, read_only: options.read_only || is_read_only })
     }
 
-    /// Which export it is.
+    /// The URI of the export.
     pub fn uri(&self) -> &Uri {
         &self.session.uri
     }
 
-    /// Bytes of the export.
+    /// The size of the export in bytes.
     pub fn size(&self) -> u64 {
         self.session.export.size
     }
 
-    /// Whether nothing can be written.
+    /// Returns whether nothing can be written.
     pub fn is_read_only(&self) -> bool {
         self.read_only
     }
 
-    /// Whether the server takes discards.
+    /// Returns whether the server takes discards.
     pub fn can_trim(&self) -> bool {
         self.session.offers(SEND_TRIM)
     }
 
-    /// Whether single writes can be made durable.
+    /// Returns whether single writes can be made durable (FUA).
     pub fn has_fua(&self) -> bool {
         has(self.session.export.flags, SEND_FUA)
     }
 
-    /// Reads bytes, all of which are within the export.
+    /// Reads bytes from an address. All of them must be within the export.
     pub fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
         let unit = u64::from(self.session.export.smallest_block);
         let start = at - at % unit;
@@ -141,19 +141,18 @@ impl Client {
         result
     }
 
-    /// Writes these parts one after the other from an address on; address and length are multiples
-    /// of 4096. `done` is called once, by another thread perhaps, and must not wait for anything.
+    /// Writes these parts in order from an address on. Address and length are multiples of 4096.
+    /// `done` is called once, perhaps by another thread, and must not wait for anything.
     pub fn write(&self, at: u64, parts: &[Bytes], done: impl FnOnce(io::Result<()>) + Send + 'static) {
         self.submit_write(at, parts, (false, false), done);
     }
 
-    /// The same, and what it writes is durable when `done` is called: only where
-    /// [`Self::has_fua`].
+    /// The same with FUA: the write is durable when `done` is called. Only if [`Self::has_fua`].
     pub fn write_fua(&self, at: u64, parts: &[Bytes], done: impl FnOnce(io::Result<()>) + Send + 'static) {
         self.submit_write(at, parts, (true, false), done);
     }
 
-    /// The same as [`Self::write`], and it is sent before all that waits.
+    /// The same as [`Self::write`], but sent before all requests that wait.
     pub fn write_urgently(&self, at: u64, parts: &[Bytes], done: impl FnOnce(io::Result<()>) + Send + 'static) {
         self.submit_write(at, parts, (false, true), done);
     }
@@ -179,7 +178,7 @@ impl Client {
         }
     }
 
-    /// Waits until all that was written when it was called is durable.
+    /// Waits until all writes that were answered before the call are durable.
     pub fn flush(&self) -> io::Result<()> {
         if self.read_only {
             return Ok(());
@@ -187,16 +186,16 @@ impl Client {
         self.wait_for(Command::Flush { covers: 0, is_own: false }, 0, 0)
     }
 
-    /// If all writes have failed since a flush did: writes once more what was not durable then, and
-    /// lets writes through again. What such a flush was for counts as lost until then. If they fail
-    /// since the server was away for too long, and it is back: lets them through again; what was
-    /// not durable then stays lost.
+    /// Lets writes through again after all have failed. If they fail because a flush did, this
+    /// first writes again what was not durable then; until that is done, it counts as lost. If they
+    /// fail because the server was away for too long, and it is back, what was not durable then
+    /// stays lost.
     pub fn write_again(&self) {
         self.session.write_again();
     }
 
-    /// Nobody waits any more for a server that is away or hangs: after a few seconds without it all
-    /// requests fail.
+    /// Notes that nobody waits any more for a server that is away or hangs: after a few seconds
+    /// without it all requests fail.
     pub fn stop_waiting(&self) {
         self.session.stop_waiting();
     }
@@ -214,7 +213,7 @@ impl Client {
     }
 
     fn largest(&self) -> u32 {
-        // What is slow gets less at a time, so that answers come.
+        // A slow server gets smaller requests, so that answers come often enough.
         let largest = self.session.largest_request();
         (largest - largest % BLOCK).max(self.session.export.smallest_block)
     }
@@ -235,7 +234,7 @@ impl fmt::Debug for Client {
     }
 }
 
-/// Where the result of a request is waited for.
+/// The slot in which a thread waits for the result of a request.
 struct Slot {
     result: Mutex<Option<io::Result<Vec<u8>>>>,
     filled: Condvar,
@@ -264,7 +263,7 @@ impl Slot {
     }
 }
 
-/// The pieces of a write, of which the last one to be answered says so.
+/// The pieces of a write, of which the last one to be answered calls `done`.
 struct All<F> {
     state: Mutex<(usize, io::Result<()>, Option<F>)>,
 }

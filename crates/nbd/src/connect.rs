@@ -1,5 +1,5 @@
-//! A new connection to an export, from the first byte until requests can be sent; and requests one
-//! by one over it, for as long as nobody else uses it.
+//! Makes a connection to an export, from the first byte until requests can be sent, and sends
+//! single requests over it as long as nobody else uses it.
 
 use std::io::BufReader;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::negotiate::{Export, negotiate};
 use crate::reply::{Decoder, Expected, Refusal};
 use crate::uri::Uri;
 
-/// Bytes of replies that are read at once; what is longer goes to its own memory.
+/// How many bytes of replies are read at once. Longer data is read directly into its own memory.
 const AHEAD: usize = 32 << 10;
 
-/// How long more connections may take: they are of use, and not needed.
+/// How long further connections may take, which are useful but not necessary.
 const MORE: Duration = Duration::from_secs(2);
 
 /// A connection that nobody uses yet.
@@ -31,7 +31,7 @@ pub(crate) struct Link {
     pub(crate) export: Export,
 }
 
-/// A request that is waited for.
+/// A request whose answer the caller waits for.
 #[derive(Clone, Debug)]
 pub(crate) enum Call {
     Flush,
@@ -39,7 +39,7 @@ pub(crate) enum Call {
     Write { at: u64, data: Bytes, fua: bool },
 }
 
-/// Connects within this time, perhaps to write.
+/// Connects within this time. `writes` says that the client may write.
 pub(crate) fn connect(uri: &Uri, writes: bool, limit: Duration) -> Result<Link, Error> {
     let mut handshake = Handshake::begin(uri, writes, Instant::now() + limit)?;
     let export = negotiate(&mut handshake, &uri.export, uri.tls.is_some())?;
@@ -49,7 +49,8 @@ pub(crate) fn connect(uri: &Uri, writes: bool, limit: Duration) -> Result<Link, 
     Ok(Link { channel, incoming, decoder: Decoder::new(export.structured), export })
 }
 
-/// More connections to the same export, made at the same time: as many as the server gives soon.
+/// Makes further connections to the same export at the same time, as many as the server accepts
+/// soon.
 pub(crate) fn connect_more(uri: &Uri, writes: bool, count: usize) -> Vec<Link> {
     std::thread::scope(|scope| {
         let attempts: Vec<_> = (0..count)
@@ -60,7 +61,7 @@ pub(crate) fn connect_more(uri: &Uri, writes: bool, count: usize) -> Vec<Link> {
 }
 
 impl Link {
-    /// Sends requests, as long as the lease lasts, and waits for the answers to all of them, in
+    /// Sends requests as long as the lease lasts, and waits for all answers. Returns these in the
     /// order of the requests.
     pub(crate) fn call(
         &mut self,

@@ -1,4 +1,4 @@
-//! What can go wrong before an export can be used, and when it can't be used any more.
+//! The errors before an export can be used, and when it can't be used any more.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The URI says nothing that can be connected to.
+    /// The URI has nothing that can be connected to.
     #[error("{0}")]
     Uri(String),
     /// Nobody answers at the address.
@@ -23,7 +23,7 @@ pub enum Error {
     /// What answers is no NBD server, or an ancient one.
     #[error("{0}")]
     NotNbd(&'static str),
-    /// The server sent what the protocol does not allow.
+    /// The server sent something that the protocol does not allow.
     #[error("the server breaks the protocol: {0}")]
     Protocol(String),
     /// The server has no export of this name.
@@ -56,19 +56,19 @@ pub enum Error {
     /// TLS failed: certificates, names, algorithms.
     #[error("TLS: {0}")]
     Tls(String),
-    /// The export is not for writing.
+    /// The export can't be written to.
     #[error("the export is read-only")]
     ReadOnly,
-    /// The export is none that can be used yet.
+    /// The export can't be used yet.
     #[error("the server that came back {0}")]
     NotYet(String),
-    /// The export is none that can be used.
+    /// The export can't be used.
     #[error("{0}")]
     Unusable(String),
 }
 
 impl Error {
-    /// What the socket said, where it was the socket.
+    /// The error of the socket, if there was one.
     pub fn io(&self) -> Option<&io::Error> {
         match self {
             Self::Connect { source, .. } | Self::Broken(source) => Some(source),
@@ -76,8 +76,8 @@ impl Error {
         }
     }
 
-    /// Whether the next attempt may succeed: what has to do with the connection, or a server that
-    /// is about to start or to end, or is not set up as it will be.
+    /// Returns whether the next attempt may succeed, since the error concerns the connection, or a
+    /// server that is about to start or to end, or is not fully set up yet.
     pub(crate) fn may_pass(&self) -> bool {
         !matches!(self, Self::Uri(_) | Self::Unusable(_) | Self::ReadOnly)
     }
@@ -85,7 +85,7 @@ impl Error {
 
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
-        // What a socket says whose limit is over.
+        // A socket returns this when its time limit is over.
         if error.kind() == io::ErrorKind::WouldBlock {
             return Self::Broken(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"));
         }

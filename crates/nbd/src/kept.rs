@@ -1,10 +1,9 @@
-//! Writes whose durability nobody has promised yet: what is written again when the server may have
-//! lost it.
+//! Keeps writes whose durability the server has not confirmed yet, so that they can be written
+//! again when the server may have lost them.
 //!
-//! Of each address only the last write is kept: there is no order in which the rest could be
-//! written wrongly (invariant 32). A write is in here from the time it is submitted; it leaves when
-//! a flush is answered that was asked for after the write's own answer, or as it is answered itself
-//! if that makes it durable.
+//! For each address only the last write is kept, so that writes can't be repeated in a wrong order
+//! (invariant 32). A write is kept from the time it is submitted until the answer to a flush that
+//! was requested after the write's own answer, or until its own answer if that makes it durable.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +21,7 @@ struct Piece {
     data: Bytes,
     /// The request that wrote it.
     cookie: u64,
-    /// When it was answered, in answers; a request that has no answer is sent again by itself.
+    /// The number of its answer. Without an answer, the request itself is sent again.
     answered: Option<u64>,
 }
 
@@ -33,7 +32,7 @@ impl Piece {
 }
 
 impl Kept {
-    /// Bytes that were answered: nobody else counts them any more.
+    /// The bytes of answered writes, which are counted nowhere else.
     pub(crate) fn answered_bytes(&self) -> usize {
         self.answered_bytes
     }
@@ -42,7 +41,7 @@ impl Kept {
         self.pieces.is_empty()
     }
 
-    /// A write was submitted: it takes the place of what was kept there.
+    /// Keeps a write that was submitted, in place of what was kept there.
     pub(crate) fn write(&mut self, at: u64, parts: &[Bytes], cookie: u64) {
         let mut at = at;
         for data in parts.iter().filter(|data| !data.is_empty()) {
@@ -53,7 +52,7 @@ impl Kept {
         }
     }
 
-    /// The write of `at..end` was answered as the `answer`th.
+    /// Notes that the write of `at..end` was answered, as number `answer`.
     pub(crate) fn answered(&mut self, at: u64, end: u64, cookie: u64, answer: u64) {
         for (_, piece) in self.pieces.range_mut(at..end).filter(|(_, piece)| piece.cookie == cookie) {
             if piece.answered.replace(answer).is_none() {
@@ -62,8 +61,8 @@ impl Kept {
         }
     }
 
-    /// The write of `at..end` is durable by itself, or it failed, and what is there now is not
-    /// known.
+    /// Drops the write of `at..end`, which is durable by itself, or has failed, so that the content
+    /// is unknown.
     pub(crate) fn is_over(&mut self, at: u64, end: u64, cookie: u64) {
         let gone: Vec<u64> =
             self.pieces.range(at..end).filter(|(_, piece)| piece.cookie == cookie).map(|(at, _)| *at).collect();
@@ -72,7 +71,7 @@ impl Kept {
         }
     }
 
-    /// Nobody wants to know any more what is in `at..end`.
+    /// Drops what is kept of `at..end`, whose content is not needed any more.
     pub(crate) fn forget(&mut self, at: u64, end: u64) {
         let before = self.pieces.range(..at).next_back().map(|(start, _)| *start);
         let inside = self.pieces.range(at..end).map(|(start, _)| *start);
@@ -88,13 +87,13 @@ impl Kept {
         }
     }
 
-    /// Everything answered up to this answer is durable.
+    /// Drops all writes that were answered up to this answer, since they are durable.
     pub(crate) fn flushed(&mut self, covers: u64) {
         self.pieces.retain(|_, piece| piece.answered.is_none_or(|answered| answered > covers));
         self.answered_bytes = self.pieces.values().map(Piece::answered_bytes).sum();
     }
 
-    /// What a server that has lost it is to get again, by address.
+    /// The writes that a server must get again, by address.
     pub(crate) fn to_write_again(&self) -> Vec<(u64, Bytes)> {
         let answered = self.pieces.iter().filter(|(_, piece)| piece.answered.is_some());
         answered.map(|(at, piece)| (*at, piece.data.clone())).collect()
@@ -159,7 +158,7 @@ mod tests {
     }
 
     proptest! {
-        /// Invariant 32: what is kept is, for each address, what was written there last.
+        /// Invariant 32: for each address, the last write is kept.
         #[test]
         fn the_last_write_of_an_address_is_kept(
             steps in proptest::collection::vec((0_u64..60, 1_usize..20, 0_u8..4), 1..60)

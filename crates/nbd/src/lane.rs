@@ -1,7 +1,7 @@
-//! One connection of a session: what is to be sent over it, and whether anything moves.
+//! One connection of a session: the queue of messages, and the watch for progress.
 //!
-//! Who has something to send puts it into the queue, which takes no time whatever the server does.
-//! A thread of the connection sends it, or a caller that waits for an answer anyway.
+//! Callers put messages into the queue, which takes no time whatever the server does. A thread of
+//! the connection sends them, or a caller that waits for an answer anyway.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,25 +16,25 @@ use crate::channel::Channel;
 use crate::lease::Lease;
 use crate::watch::Watch;
 
-/// How long the last message may take.
+/// How long sending the last message may take.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// More than the headers of the requests under way, and what else is said now and then.
+/// More bytes than the headers of all requests under way and other small messages take.
 const OVERHEAD: u64 = 16 << 10;
 
 /// A connection.
 pub(crate) struct Lane {
     pub(crate) line: Arc<Line>,
-    /// Requests that it has not answered.
+    /// How many requests it has not answered.
     pub(crate) outstanding: usize,
-    /// How many of these are discards, whose answers may take as long as they like.
+    /// How many of these are discards, whose answers may take any time.
     pub(crate) advice: usize,
-    /// Bytes that these give or take.
+    /// How many bytes these read or write.
     pub(crate) outstanding_bytes: u64,
     pub(crate) watch: Watch,
 }
 
-/// What is to be sent over a connection.
+/// The sending side of a connection.
 pub(crate) struct Line {
     channel: Arc<Channel>,
     lease: Option<Arc<Lease>>,
@@ -49,14 +49,14 @@ struct Queue {
     is_over: bool,
 }
 
-/// A request as it is sent.
+/// A request in the form in which it is sent.
 pub(crate) struct Message {
     pub(crate) header: [u8; 28],
     pub(crate) parts: Vec<Bytes>,
 }
 
 impl Lane {
-    /// How much will have gone over the connection at the most when all that it has to answer is
+    /// The most bytes that will have gone over the connection when all its outstanding requests are
     /// answered.
     pub(crate) fn passed_then(&self) -> u64 {
         self.watch.exchanged() + self.outstanding_bytes + OVERHEAD
@@ -80,25 +80,25 @@ impl Lane {
 }
 
 impl Line {
-    /// Takes a message to be sent, by [`Self::wake`] or [`Self::send_queued`].
+    /// Queues a message, which [`Self::wake`] or [`Self::send_queued`] has sent.
     pub(crate) fn push(&self, message: Message) {
         self.queue.lock().messages.push_back(message);
     }
 
-    /// Has the connection's thread send what is queued.
+    /// Has the connection's thread send the queued messages.
     pub(crate) fn wake(&self) {
         self.changed.notify_one();
     }
 
-    /// Sends what is queued, unless somebody does. What is queued meanwhile is left to the
-    /// connection's thread.
+    /// Sends the queued messages, unless another thread does so. Leaves messages that are queued
+    /// meanwhile to the connection's thread.
     pub(crate) fn send_queued(&self) -> io::Result<()> {
         let mut queue = self.queue.lock();
         let most = queue.messages.len();
         self.send(&mut queue, most)
     }
 
-    /// Sends what is queued, until the connection is over.
+    /// Sends queued messages until the connection ends.
     pub(crate) fn run(&self) -> io::Result<()> {
         let mut queue = self.queue.lock();
         while !queue.is_over {
@@ -135,12 +135,13 @@ impl Line {
         result
     }
 
-    /// Ends the connection, perhaps with a goodbye.
+    /// Ends the connection, with a goodbye if `says_goodbye` is set.
     pub(crate) fn end(&self, says_goodbye: bool) {
         let mut queue = self.queue.lock();
         queue.is_over = true;
         queue.messages.clear();
-        // Who is sending is in the middle of a request; and a server that hangs takes nothing.
+        // A thread that is sending is in the middle of a request. Besides, a server that hangs
+        // takes nothing.
         let may_send = !queue.is_sending;
         drop(queue);
         if says_goodbye && may_send && self.channel.limit(Some(GOODBYE)).is_ok() {

@@ -1,11 +1,11 @@
-//! Until when an export may be written to: a lease, which its holder extends as long as nobody else
-//! can have taken the export over.
+//! A lease says until when an export may be written to. Its holder extends it as long as nobody
+//! else can have taken the export over.
 //!
-//! Every byte that is sent is covered (invariant 71): the lease is looked at just before each
-//! system call that gives bytes to the kernel, and none of these calls waits. A connection ends
-//! before the lease does, and takes along what is queued for it and what the kernel has not sent.
-//! Another one is used only after the holder has the export for longer, or knows that it has lost
-//! it.
+//! The lease covers every byte that is sent (invariant 71): it is checked just before each system
+//! call that gives bytes to the kernel, and none of these calls waits. A connection ends before the
+//! lease does, and its queued messages and what the kernel has not sent are dropped with it.
+//! Another connection is used only after the holder has extended the lease, or knows that it has
+//! lost the export.
 
 use std::fmt::Debug;
 use std::io;
@@ -16,16 +16,16 @@ use rustix::time::{ClockId, clock_gettime};
 use ubtrfs_threads::OnceLock;
 use ubtrfs_threads::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// No lease is needed.
+/// The end of a lease that never ends.
 const UNLIMITED: u64 = u64::MAX;
 
-/// What a lease is measured by: a clock that goes on while the machine sleeps.
+/// The clock of a lease, which goes on while the machine sleeps.
 pub trait Clock: Send + Sync + Debug {
-    /// The time since some moment.
+    /// The time since some fixed moment.
     fn now(&self) -> Duration;
 }
 
-/// The clock of the system that goes on while the machine sleeps.
+/// The system clock that goes on while the machine sleeps.
 #[derive(Clone, Copy, Debug)]
 pub struct BootTime;
 
@@ -36,11 +36,10 @@ impl Clock for BootTime {
     }
 }
 
-/// Who has the export, as others know by what is written in some place of it.
+/// The holder of an export, which others recognise by what is written at some place of it.
 pub trait Holder: Send + Sync {
-    /// Makes the lease longer, or gets a new one if it has ended, over a connection on which
-    /// nothing else is sent meanwhile. An error that is [`Lost`] says that another one has the
-    /// export.
+    /// Extends the lease, or gets a new one if it has ended, over a connection on which nothing
+    /// else is sent meanwhile. Returns [`Lost::To`] if another writer has the export.
     fn hold(&self, export: &mut dyn Access) -> Result<(), Lost>;
 }
 
@@ -49,7 +48,7 @@ pub trait Holder: Send + Sync {
 pub enum Lost {
     /// Another writer has the export.
     To(String),
-    /// The export can't be asked.
+    /// The export can't be read or written.
     Unknown(io::Error),
 }
 
@@ -63,15 +62,15 @@ impl From<io::Error> for Lost {
 pub trait Access {
     /// Reads bytes.
     fn read(&mut self, at: u64, len: u32) -> io::Result<Vec<u8>>;
-    /// Writes bytes, which are durable when it returns. They need no lease.
+    /// Writes bytes, which are durable when this returns. This needs no lease.
     fn write(&mut self, at: u64, data: Vec<u8>) -> io::Result<()>;
 }
 
-/// Until when something may be sent that changes an export.
+/// The time until which changes of an export may be sent.
 #[derive(Debug)]
 pub struct Lease {
     clock: Arc<dyn Clock>,
-    /// Nanoseconds of the clock.
+    /// The end, in nanoseconds of the clock.
     until: AtomicU64,
     holder: OnceLock<HolderOf>,
 }
@@ -85,7 +84,7 @@ impl Debug for HolderOf {
 }
 
 impl Lease {
-    /// A lease that nobody needs, before it is extended for the first time.
+    /// Returns a lease that never ends, until its end is set for the first time.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self { clock, until: AtomicU64::new(UNLIMITED), holder: OnceLock::new() }
     }
@@ -95,38 +94,38 @@ impl Lease {
         self.clock.now()
     }
 
-    /// Who is asked when the lease has ended. The first call counts.
+    /// Sets the holder that is called when the lease has ended. Only the first call has an effect.
     pub fn is_held_by(&self, holder: Weak<dyn Holder>) {
         let _ = self.holder.set(HolderOf(holder));
     }
 
-    /// Nothing is sent from then on.
+    /// Sets the end of the lease, from which on nothing is sent.
     pub fn end_at(&self, time: Duration) {
         self.until.store(u64::try_from(time.as_nanos()).unwrap_or(UNLIMITED - 1), SeqCst);
     }
 
-    /// Nobody writes any more, so no lease is needed.
+    /// Removes the end of the lease, since nobody writes any more.
     pub fn is_over(&self) {
         self.until.store(UNLIMITED, SeqCst);
     }
 
-    /// Whether it lasts for so long from now on.
+    /// Returns whether the lease lasts for so long from now on.
     pub fn lasts(&self, time: Duration) -> bool {
         let now = self.now().saturating_add(time);
         let until = self.until.load(SeqCst);
         until == UNLIMITED || now < Duration::from_nanos(until)
     }
 
-    /// An error if something may not be sent now.
+    /// Returns an error if the lease has ended.
     pub(crate) fn check(&self) -> io::Result<()> {
         if self.lasts(Duration::ZERO) {
             return Ok(());
         }
-        // By invariant 71 another writer may come soon.
+        // By invariant 71, since another writer may come soon.
         Err(io::Error::other("the lease of the writer has ended"))
     }
 
-    /// Has the holder make it longer.
+    /// Has the holder extend the lease.
     pub(crate) fn hold(&self, export: &mut dyn Access) -> Result<(), Lost> {
         let holder = self.holder.get().and_then(|HolderOf(holder)| holder.upgrade());
         match holder {

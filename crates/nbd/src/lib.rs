@@ -1,16 +1,17 @@
 //! A client of the NBD protocol, as `doc/proto.md` of the project `NetworkBlockDevice` specifies
 //! it: exports of servers over TCP or Unix domain sockets, encrypted or not.
 //!
-//! Many threads use one [`Client`]; their requests are on their way at the same time, over several
-//! connections where the server allows it. A connection that breaks is made again: requests without
-//! an answer are sent again, and so is what was written and not flushed, since a server that was
-//! restarted may have lost it. Before that the export is compared with what it was.
+//! Many threads can use one [`Client`]; their requests are under way at the same time, over several
+//! connections if the server allows it. A connection that breaks is made again. Then requests
+//! without an answer are sent again, and so are writes that were not flushed, since a server that
+//! was restarted may have lost them. Before that, the client checks that the export is still the
+//! same.
 //!
-//! Who writes may have an export for a time only ([`Lease`]): then nothing is sent after that, and
-//! what the kernel has not sent by then is dropped with the connection.
+//! A writer may have an export for a limited time only ([`Lease`]): nothing is sent after its end,
+//! and what the kernel has not sent by then is dropped with the connection.
 //!
-//! Nothing that a server sends is trusted: it is bounded, and what the protocol forbids ends the
-//! connection.
+//! The client does not trust what a server sends: sizes are bounded, and anything that the protocol
+//! forbids ends the connection.
 
 mod abi;
 mod channel;

@@ -1,5 +1,5 @@
-//! The handshake: TLS, structured replies, the export and its limits. Everything that the server
-//! says is bounded.
+//! The handshake: TLS, structured replies, the export and its limits. The size of everything that
+//! the server sends is bounded.
 
 use std::io::{Read, Write};
 
@@ -23,12 +23,12 @@ pub trait Line: Read + Write {
     fn start_tls(&mut self) -> Result<(), Error>;
 }
 
-/// What the server says of an export.
+/// What the server says about an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Export {
-    /// Bytes.
+    /// Its size in bytes.
     pub size: u64,
-    /// What it can do.
+    /// Its flags: what it supports.
     pub flags: u16,
     /// Addresses and lengths of requests are multiples of this, a power of two.
     pub smallest_block: u32,
@@ -38,7 +38,7 @@ pub struct Export {
     pub structured: bool,
 }
 
-/// Brings a connection to the point where requests can be sent.
+/// Executes the handshake, after which requests can be sent.
 pub fn negotiate(line: &mut impl Line, name: &str, tls: bool) -> Result<Export, Error> {
     let no_zeroes = greet(line)?;
     if tls {
@@ -68,7 +68,7 @@ pub fn negotiate(line: &mut impl Line, name: &str, tls: bool) -> Result<Export, 
         Reply::Done => return Err(Error::Protocol("it says nothing of the export".into())),
         Reply::Failed(REP_ERR_UNSUP, _) => export.enter_by_name(line, name, no_zeroes)?,
         Reply::Failed(REP_ERR_UNKNOWN, said) => {
-            // The names are a help; that there is no such export is known already.
+            // The names are only for the message; without them the error is the same.
             let exports = list(line).unwrap_or_default();
             return Err(Error::NoExport { name: name.into(), exports, said });
         }
@@ -80,7 +80,7 @@ pub fn negotiate(line: &mut impl Line, name: &str, tls: bool) -> Result<Export, 
 }
 
 impl Export {
-    /// Takes what an INFO reply says; whether it says what the export is.
+    /// Reads an INFO reply. Returns whether it describes the export.
     fn learn(&mut self, data: &[u8]) -> Result<bool, Error> {
         let Some((kind, data)) = data.split_first_chunk::<2>() else { return Err(bad("an empty information")) };
         match (u16::from_be_bytes(*kind), data) {
@@ -100,7 +100,7 @@ impl Export {
         }
     }
 
-    /// The way into an export of servers that know no other.
+    /// Enters an export by `EXPORT_NAME`, for servers that support no other option.
     fn enter_by_name(&mut self, line: &mut impl Line, name: &str, no_zeroes: bool) -> Result<(), Error> {
         send_option(line, OPT_EXPORT_NAME, name.as_bytes())?;
         let mut answer = [0; 10];
@@ -128,7 +128,7 @@ impl Export {
     }
 }
 
-/// The greetings of both; whether the server leaves zeroes out.
+/// Exchanges the greetings. Returns whether the server leaves out the zeroes after the export.
 fn greet(line: &mut impl Line) -> Result<bool, Error> {
     let mut greeting = [0; 16];
     line.read_exact(&mut greeting)?;
@@ -235,7 +235,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that says what was prepared, whatever it is asked.
+    /// A server that sends a prepared text, whatever it is asked.
     struct Script {
         says: io::Cursor<Vec<u8>>,
         hears: Vec<u8>,

@@ -1,4 +1,4 @@
-//! Decoding of replies. A reply that answers no request, or another than it says, is an error that
+//! Decodes replies. A reply that answers no request, or does not fit its request, is an error that
 //! ends the connection (the requests are sent again over the next one).
 
 use std::collections::HashMap;
@@ -13,28 +13,28 @@ use crate::error::Error;
 /// How many errors one reply may have.
 const MAX_ERRORS: usize = 64;
 
-/// What is known of a request that has no answer yet.
+/// A request that has no answer yet, as far as decoding needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// Its address.
     pub at: u64,
-    /// The bytes that it reads; `None` if it is no read.
+    /// How many bytes it reads; `None` if it is no read.
     pub reads: Option<u32>,
 }
 
 /// The answer to a request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Which request.
+    /// The cookie of the request.
     pub cookie: u64,
-    /// The bytes that were read (none of other requests), or why it failed.
+    /// The bytes that were read (none for other requests), or why the request failed.
     pub result: Result<Vec<u8>, Refusal>,
 }
 
-/// Why the server did not do what it was asked for.
+/// Why the server refused a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The number of the error, as of errno(3) on Linux.
+    /// The number of the error, as in errno(3) on Linux.
     pub errno: u32,
     /// What the server said.
     pub said: String,
@@ -44,26 +44,26 @@ pub struct Refusal {
 #[derive(Debug)]
 pub struct Decoder {
     structured: bool,
-    /// Structured replies whose end has not come yet.
+    /// Structured replies of which not all chunks have come yet.
     partial: HashMap<u64, Partial>,
 }
 
 #[derive(Debug, Default)]
 struct Partial {
     bytes: Vec<u8>,
-    /// How many of them have come.
+    /// How many bytes have come.
     received: usize,
     refusal: Option<Refusal>,
     errors: usize,
 }
 
 impl Decoder {
-    /// For a connection on which structured replies were agreed upon, or not.
+    /// Returns a decoder for a connection with or without structured replies.
     pub fn new(structured: bool) -> Self {
         Self { structured, partial: HashMap::new() }
     }
 
-    /// Reads one message. Returns the answer that is complete by it.
+    /// Reads one message. Returns the answer that it completes, if any.
     pub fn read(
         &mut self,
         stream: &mut impl Read,
@@ -147,7 +147,7 @@ impl Partial {
                     _ => Some(&[][..]),
                 };
                 let said = readable(said.ok_or_else(|| bad("an error whose text is longer than it"))?);
-                // Errors without a number are errors nevertheless.
+                // An error with the number 0 is an error nevertheless.
                 let errno = (number::<4>(&payload[..4]) as u32).max(1);
                 self.refusal.get_or_insert(Refusal { errno, said });
                 Ok(())
@@ -156,7 +156,7 @@ impl Partial {
         }
     }
 
-    /// Where what was read is to go.
+    /// Returns the place in the buffer for bytes that were read.
     fn place(&mut self, at: u64, len: usize, request: Expected) -> Result<&mut [u8], Error> {
         let wanted = request.reads.ok_or_else(|| bad("bytes of a request that reads none"))? as usize;
         if self.bytes.is_empty() {
@@ -165,7 +165,7 @@ impl Partial {
         self.received = self.received.saturating_add(len);
         let start = at.checked_sub(request.at).and_then(|start| usize::try_from(start).ok());
         let place = start.and_then(|start| self.bytes.get_mut(start..)?.get_mut(..len));
-        // Chunks don't overlap, so all of them together have as many bytes as were asked for.
+        // Chunks don't overlap, so together they have as many bytes as were requested.
         place.filter(|_| self.received <= wanted).ok_or_else(|| bad("bytes that were not asked for"))
     }
 
@@ -179,7 +179,7 @@ impl Partial {
 }
 
 impl Refusal {
-    /// The error of a request.
+    /// Converts the refusal to the error of the request.
     pub fn to_io(&self) -> io::Error {
         const ON_LINUX: [u32; 7] = [1, 5, 12, 22, 28, 75, 95];
         let errno = if ON_LINUX.contains(&self.errno) { self.errno } else { 5 };
@@ -223,7 +223,7 @@ mod tests {
         [&at.to_be_bytes()[..], &len.to_be_bytes()].concat()
     }
 
-    /// Requests: 1 reads 8 bytes at 100, 2 writes.
+    /// The expected requests: 1 reads 8 bytes at 100, 2 writes.
     fn expected(cookie: u64) -> Option<Expected> {
         match cookie {
             1 => Some(Expected { at: 100, reads: Some(8) }),

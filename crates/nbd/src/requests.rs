@@ -1,10 +1,10 @@
-//! Requests without an answer: those that are under way, and those that wait for room.
+//! The requests without an answer: those that are under way, and those that wait for room.
 //!
-//! Nobody waits for room here: threads that begin writes serve cached reads, too. What bounds the
-//! memory is what the callers have in flight.
+//! No caller waits for room here, since threads that begin writes also serve cached reads. The
+//! memory is bounded by what the callers have in flight.
 //!
-//! A server that comes back may take less at a time than the one before. What is longer then goes
-//! in pieces, which are requests of their own until the last of them is answered.
+//! A server that comes back may accept only smaller requests than the one before. A longer request
+//! is then divided into pieces, which are requests of their own until the last of them is answered.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -17,29 +17,29 @@ use crate::abi::{CMD_FLAG_FUA, CMD_FLUSH, CMD_READ, CMD_TRIM, CMD_WRITE, CMD_WRI
 use crate::lane::Message;
 use crate::reply::Refusal;
 
-/// Requests that are under way, at most.
+/// How many requests may be under way.
 const MAX_REQUESTS: usize = 128;
 
-/// A request that so many connections have ended with is not the server's first care.
+/// The number of tries after which a request without an answer fails, although others are answered.
 const MANY_TRIES: u32 = 5;
 
-/// What is called with the result of a request; it must not wait.
+/// The function that is called with the result of a request. It must not wait.
 pub(crate) type Done = Box<dyn FnOnce(io::Result<Vec<u8>>) + Send>;
 
-/// What a request asks for.
+/// The command of a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Command {
     Read,
     Write {
         parts: Vec<Bytes>,
-        /// It is durable when it is answered.
+        /// The write must be durable when it is answered.
         fua: bool,
-        /// It waits for nothing.
+        /// The write does not wait for other requests.
         is_urgent: bool,
     },
-    /// Nothing but zeros.
+    /// A write of zeros.
     Zero,
-    /// What was answered up to this answer becomes durable.
+    /// A flush of all writes up to the answer of number `covers`.
     Flush {
         covers: u64,
         is_own: bool,
@@ -60,7 +60,7 @@ impl Command {
         matches!(self, Self::Flush { .. })
     }
 
-    /// Whether it asks for something that the server may as well leave.
+    /// Returns whether the server may ignore the command.
     pub(crate) fn is_advice(&self) -> bool {
         matches!(self, Self::Trim)
     }
@@ -71,25 +71,25 @@ pub(crate) struct Request {
     pub(crate) command: Command,
     pub(crate) at: u64,
     pub(crate) len: u32,
-    /// Over which connection it was sent, and when, if it was.
+    /// The connection over which it was sent and the time, if it was sent.
     pub(crate) sent: Option<(usize, Instant)>,
-    /// Since when it has had no answer, over any number of connections: when it was sent first.
+    /// When it was first sent, over any number of connections.
     since: Option<Instant>,
     /// How often it was sent.
     tries: u32,
-    /// How much has gone over its connection when it should have an answer.
+    /// How many bytes have gone over its connection when it should have an answer.
     due: u64,
-    /// It gets no answer, and is to fail.
+    /// Whether it gets no answer, and is to fail.
     is_given_up: bool,
     /// The request of which it is a piece.
     pub(crate) of: Option<u64>,
     pub(crate) done: Done,
 }
 
-/// A request whose pieces are under way or wait for that.
+/// A request that was divided, and whose pieces are under way or wait.
 struct Whole {
     request: Request,
-    /// Pieces without an answer.
+    /// How many pieces have no answer.
     left: usize,
     result: Result<Vec<u8>, Refusal>,
 }
@@ -99,36 +99,36 @@ impl Request {
         Self { command, at, len, sent: None, since: None, tries: 0, due: 0, is_given_up: false, of: None, done }
     }
 
-    /// Bytes that go over the connection for it, but for headers.
+    /// How many bytes go over the connection for it, without headers.
     pub(crate) fn bytes(&self) -> u64 {
         if matches!(self.command, Command::Read | Command::Write { .. }) { u64::from(self.len) } else { 0 }
     }
 
-    /// Bytes that it takes of the room for what is under way.
+    /// How many bytes it takes of the room for requests under way.
     fn weight(&self) -> usize {
         if self.command.is_advice() { 0 } else { self.len as usize }
     }
 
-    /// Whether so much has gone over its connection since it was sent that others must have got
-    /// their answers.
+    /// Returns whether so many bytes have gone over its connection since it was sent that later
+    /// requests must have got their answers.
     fn is_overtaken(&self, passed: &[u64]) -> bool {
         self.sent.is_some_and(|(lane, _)| passed.get(lane).is_some_and(|passed| *passed >= self.due))
     }
 
-    /// Whether it has had no answer for so long, or for half of that, though others must have got
-    /// theirs. What is advice alone may take its time.
+    /// Returns whether it has had no answer for so long, or for half of that although later
+    /// requests must have got theirs. A discard, which is only advice, may take any time.
     fn is_unanswered(&self, limit: Duration, passed: &[u64]) -> bool {
         let waits = |time| self.sent.is_some_and(|(_, sent)| sent.elapsed() >= time);
         !self.command.is_advice() && (waits(limit) || waits(limit / 2) && self.is_overtaken(passed))
     }
 
-    /// Whether it gets no answer, though it was sent again.
+    /// Returns whether it gets no answer although it was sent again.
     fn is_hopeless(&self, limit: Duration, passed: &[u64]) -> bool {
         let is_old = self.since.is_some_and(|since| since.elapsed() >= limit);
         is_old && (self.tries >= MANY_TRIES || self.tries > 1 && self.is_unanswered(limit, passed))
     }
 
-    /// Takes another flush along, that came later.
+    /// Joins a later flush to this one.
     fn join(&mut self, later: Self) {
         let (Command::Flush { covers, is_own }, Command::Flush { covers: more, is_own: or_own }) =
             (&mut self.command, later.command)
@@ -148,7 +148,7 @@ impl Request {
         });
     }
 
-    /// The request as it is sent, as durable by itself where there is that.
+    /// The request in the form in which it is sent, with FUA if it is wanted and supported.
     pub(crate) fn message(&self, cookie: u64, has_fua: bool) -> Message {
         let (command, parts) = match &self.command {
             Command::Read => (CMD_READ, Vec::new()),
@@ -168,25 +168,25 @@ impl Request {
 pub(crate) struct Requests {
     all: BTreeMap<u64, Request>,
     last_cookie: u64,
-    /// Flushes that are not sent. One is under way at a time, and takes all that came meanwhile
-    /// along: of two at once a server may fail one, and say nothing of it by the other.
+    /// Flushes that are not sent. Only one is under way at a time, and the next one serves all that
+    /// came meanwhile: with two at once, a server may fail one and let the other succeed.
     flushes: VecDeque<u64>,
     flushes_under_way: usize,
-    /// Others that are not sent, in the order in which they came: durable writes, which others wait
+    /// Other requests that are not sent, in the order of arrival: urgent writes, which others wait
     /// for and which take hardly any room, …
     urgent: VecDeque<u64>,
     /// … reads, …
     reads: VecDeque<u64>,
-    /// … and changes. Each of both has its turn.
+    /// … and changes. Reads and changes take turns.
     changes: VecDeque<u64>,
     is_turn_of_changes: bool,
     wholes: BTreeMap<u64, Whole>,
     under_way: usize,
     bytes_under_way: usize,
-    /// Of these, bytes of requests that the server answers later than others: they keep nobody
-    /// waiting.
+    /// How many of these belong to requests that were overtaken by others. They take no room from
+    /// others.
     overtaken_bytes: usize,
-    /// Discards whose connections have ended before they were answered.
+    /// Discards whose connections ended before they were answered.
     abandoned: Vec<Request>,
 }
 
@@ -197,7 +197,7 @@ impl Requests {
         self.last_cookie
     }
 
-    /// A new request, which waits for room.
+    /// Adds a new request, which waits for room.
     pub(crate) fn add(&mut self, cookie: u64, request: Request) {
         self.queue_of(&request.command).push_back(cookie);
         self.all.insert(cookie, request);
@@ -213,7 +213,7 @@ impl Requests {
     }
 
     /// Takes the request that is to be sent next, or a piece of it of at most `largest` bytes, if
-    /// there is room for it among so many bytes.
+    /// fewer than `window` bytes are under way.
     pub(crate) fn take_next(&mut self, window: usize, may_change: bool, largest: u32) -> Option<u64> {
         if self.flushes_under_way == 0
             && let Some(flush) = self.join_flushes()
@@ -229,7 +229,8 @@ impl Requests {
         let first = *if takes_change { &self.changes } else { &self.reads }.front()?;
         self.split(first, largest);
         let queue = if takes_change { &mut self.changes } else { &mut self.reads };
-        // One more may exceed the room: else what is large would wait for all that is small.
+        // The last request may exceed the room. Otherwise a large request would wait for all small
+        // ones.
         let bytes_under_way = self.bytes_under_way.saturating_sub(self.overtaken_bytes);
         if self.under_way >= MAX_REQUESTS || bytes_under_way >= window {
             return None;
@@ -238,7 +239,7 @@ impl Requests {
         queue.pop_front()
     }
 
-    /// One flush for all that wait, in the place of the first.
+    /// Makes one flush of all that wait, in the place of the first.
     fn join_flushes(&mut self) -> Option<u64> {
         let first = self.flushes.pop_front()?;
         for next in std::mem::take(&mut self.flushes) {
@@ -250,7 +251,7 @@ impl Requests {
         Some(first)
     }
 
-    /// Puts pieces in the place of the first request of a queue, if it has too many bytes.
+    /// Replaces the first request of a queue by pieces, if it has too many bytes.
     fn split(&mut self, cookie: u64, largest: u32) {
         let is_long = |request: &Request| {
             request.len > largest && matches!(request.command, Command::Read | Command::Write { .. })
@@ -278,8 +279,8 @@ impl Requests {
         self.wholes.insert(cookie, Whole { request, left, result: Ok(vec![0; bytes]) });
     }
 
-    /// A piece was answered. The request that it is of, its cookie and its result, if it was the
-    /// last one.
+    /// Notes the answer to a piece. If it was the last one, returns the whole request and its
+    /// result.
     pub(crate) fn gather(
         &mut self,
         of: u64,
@@ -304,8 +305,8 @@ impl Requests {
         self.wholes.remove(&of).map(|whole| (whole.request, whole.result))
     }
 
-    /// A request goes over this connection.
-    /// Before its answer come those to others, which have `others` bytes by then.
+    /// Notes that a request is sent over this connection. Before its answer come those to others,
+    /// after which `others` bytes have gone over the connection.
     pub(crate) fn send(&mut self, cookie: u64, (lane, others): (usize, u64), has_fua: bool) -> Option<(Message, u64)> {
         let request = self.all.get_mut(&cookie)?;
         request.due = others + request.bytes();
@@ -319,7 +320,7 @@ impl Requests {
         Some((request.message(cookie, has_fua), request.bytes()))
     }
 
-    /// Whether the request with this cookie is advice.
+    /// Returns whether the request with this cookie is a discard.
     pub(crate) fn is_advice(&self, cookie: u64) -> bool {
         self.all.get(&cookie).is_some_and(|request| request.command.is_advice())
     }
@@ -329,7 +330,8 @@ impl Requests {
         self.all.get(&cookie).filter(|request| request.sent.is_some_and(|(over, _)| over == lane))
     }
 
-    /// Has zeros written as bytes: the server takes them no other way any more.
+    /// Turns writes of zeros into writes of bytes, since the server does not support `WRITE_ZEROES`
+    /// any more.
     pub(crate) fn write_zeros(&mut self) {
         let zeros = self.all.values_mut().filter(|request| matches!(request.command, Command::Zero));
         let mut longest = Bytes::new();
@@ -342,7 +344,7 @@ impl Requests {
         }
     }
 
-    /// Writes of `at..end` that were not sent, since others take their place.
+    /// Takes the writes within `at..end` that were not sent, since another write takes their place.
     pub(crate) fn supersede(&mut self, at: u64, end: u64) -> Vec<Request> {
         let is_inside = |request: &Request| {
             let is_write = matches!(request.command, Command::Write { .. }) && request.sent.is_none();
@@ -357,7 +359,7 @@ impl Requests {
         superseded
     }
 
-    /// A request that was sent is over.
+    /// Removes a request that was sent.
     pub(crate) fn remove(&mut self, cookie: u64) -> Option<Request> {
         let request = self.all.remove(&cookie)?;
         self.under_way -= 1;
@@ -366,8 +368,8 @@ impl Requests {
         Some(request)
     }
 
-    /// Everything is to be sent again, in the order in which it came; but for discards: the server
-    /// may still carry out what it was sent, whatever is sent after it.
+    /// Has all requests sent again in the order of arrival, except for discards that were sent: the
+    /// server may still execute these, whatever is sent after them.
     pub(crate) fn wait_again(&mut self) {
         let mut abandoned = std::mem::take(&mut self.abandoned);
         for (cookie, request) in self.take_whole() {
@@ -380,8 +382,8 @@ impl Requests {
         self.abandoned = abandoned;
     }
 
-    /// Discards that nobody waits for any longer: those whose connections have ended, and those
-    /// that were sent so long ago. The server may carry them out at any time.
+    /// Takes the discards that nobody waits for any longer: those whose connections have ended, and
+    /// those that were sent so long ago. The server may execute them at any time.
     pub(crate) fn take_late_discards(&mut self, limit: Duration) -> Vec<Done> {
         let is_late = |request: &&mut Request| {
             let is_old = request.sent.is_some_and(|(_, sent)| sent.elapsed() >= limit);
@@ -399,7 +401,8 @@ impl Requests {
         late
     }
 
-    /// Notes what was sent so long ago and overtaken by others; whether others have more room now.
+    /// Notes the requests that were sent so long ago and were overtaken by others. Returns whether
+    /// others have more room now.
     pub(crate) fn note_overtaken(&mut self, late: Duration, passed: &[u64]) -> bool {
         let is_slow = |request: &&Request| {
             request.sent.is_some_and(|(_, sent)| sent.elapsed() >= late) && request.is_overtaken(passed)
@@ -408,8 +411,8 @@ impl Requests {
         std::mem::replace(&mut self.overtaken_bytes, bytes) < bytes
     }
 
-    /// All of them, of which none is left: discards that were sent, which the server may carry out
-    /// at any time, and the others.
+    /// Takes all requests: discards that were sent, which the server may execute at any time, and
+    /// the others.
     pub(crate) fn take_all(&mut self) -> (Vec<Done>, Vec<Done>) {
         let abandoned = std::mem::take(&mut self.abandoned);
         let all = self.take_whole().into_values().chain(abandoned);
@@ -418,7 +421,7 @@ impl Requests {
         (done(sent), done(others))
     }
 
-    /// All of them as they came.
+    /// Takes all requests as they came, with pieces joined again.
     fn take_whole(&mut self) -> BTreeMap<u64, Request> {
         let (mut all, mut wholes) = (std::mem::take(&mut self.all), std::mem::take(&mut self.wholes));
         for piece in all.values() {
@@ -434,28 +437,30 @@ impl Requests {
         all
     }
 
-    /// When the one of those under way was sent that has had no answer for the longest time.
+    /// When the oldest request under way was sent.
     pub(crate) fn oldest(&self) -> Option<Instant> {
         self.all.values().filter_map(|request| request.sent.map(|(_, sent)| sent)).min()
     }
 
-    /// When the one was sent first that has waited longest, over any number of connections. What is
-    /// advice alone keeps nobody waiting.
+    /// When the request that has waited longest, over any number of connections, was first sent.
+    /// Discards don't count, since nobody depends on them.
     pub(crate) fn first_sent(&self) -> Option<Instant> {
         self.all.values().filter(|request| !request.command.is_advice()).filter_map(|request| request.since).min()
     }
 
-    /// Whether a discard that nobody waits for any longer may still be answered.
+    /// Returns whether a discard that nobody waits for any longer may still be answered.
     pub(crate) fn has_late_discard(&self) -> bool {
         self.all.values().any(|request| request.is_given_up && request.command.is_advice())
     }
 
-    /// Whether one of those under way gets no answer, where so much has gone over each connection.
+    /// Returns whether a request under way gets no answer, given how many bytes have gone over each
+    /// connection.
     pub(crate) fn has_unanswered(&self, limit: Duration, passed: &[u64]) -> bool {
         self.all.values().any(|request| request.is_unanswered(limit, passed))
     }
 
-    /// Gives those up that get none though they were sent again; whether there are any.
+    /// Gives up requests that get no answer although they were sent again. Returns whether there
+    /// are any.
     pub(crate) fn give_up(&mut self, limit: Duration, passed: &[u64]) -> bool {
         let mut hopeless = self.all.values_mut().filter(|request| request.is_hopeless(limit, passed)).peekable();
         let are_any = hopeless.peek().is_some();
@@ -463,7 +468,7 @@ impl Requests {
         are_any
     }
 
-    /// Takes out those that were given up, when all connections have ended.
+    /// Takes the requests that were given up, when all connections have ended.
     pub(crate) fn take_given_up(&mut self) -> BTreeMap<u64, Request> {
         let abandoned = std::mem::take(&mut self.abandoned);
         let (given_up, rest): (BTreeMap<_, _>, _) =
@@ -475,12 +480,12 @@ impl Requests {
         given_up
     }
 
-    /// With how many connections a request has ended.
+    /// The most connections over which a request without an answer was sent.
     pub(crate) fn most_tries(&self) -> u32 {
         self.all.values().map(|request| request.tries).max().unwrap_or(0)
     }
 
-    /// The time until now does not count.
+    /// Has the time of all requests count from now on.
     pub(crate) fn begin_to_wait(&mut self, now: Instant) {
         for request in self.all.values_mut() {
             request.since = request.since.map(|_| now);
@@ -492,13 +497,13 @@ impl Requests {
         self.all.is_empty()
     }
 
-    /// Whether any would change what somebody needs.
+    /// Returns whether a request would change data that is needed.
     pub(crate) fn has_changes(&self) -> bool {
         self.all.values().any(|request| request.command.changes() && !request.command.is_advice())
     }
 }
 
-/// A range in pieces of at most `largest` bytes.
+/// Divides a range into pieces of at most `largest` bytes.
 pub(crate) fn pieces(at: u64, len: u64, largest: u32) -> impl Iterator<Item = (u64, u32)> {
     let end = at + len;
     let next = move |start: u64| (start + u64::from(largest) < end).then(|| start + u64::from(largest));
@@ -506,7 +511,7 @@ pub(crate) fn pieces(at: u64, len: u64, largest: u32) -> impl Iterator<Item = (u
         .map(move |start| (start, (end - start).min(u64::from(largest)) as u32))
 }
 
-/// `len` bytes of these parts, from the `from`th on.
+/// Returns `len` bytes of these parts from the offset `from` on.
 pub(crate) fn cut(parts: &[Bytes], from: usize, len: usize) -> Vec<Bytes> {
     let (mut skip, mut left) = (from, len);
     let mut taken = Vec::new();

@@ -1,5 +1,5 @@
-//! What has to be true of an export before anything is sent to it again: it is the one that it was,
-//! and has all that it had acknowledged.
+//! Brings an export back to a state in which requests can be sent again: checks that it is the same
+//! export, and writes again what it had acknowledged.
 
 use std::io;
 use std::ops::Range;
@@ -20,20 +20,20 @@ use crate::watch::Watch;
 
 /// How long an attempt to connect may take.
 const ATTEMPT: Duration = Duration::from_secs(10);
-/// What is written again at once: requests …
+/// How much is written again at once: requests …
 const CALLS: usize = 64;
 /// … and their bytes, at first and at the most …
 const BYTES: (usize, usize) = (256 << 10, 8 << 20);
-/// … as many as take about so long, since the lease has to be looked at meanwhile.
+/// … as many as take about so long, since the lease has to be checked in between.
 const A_WHILE: Duration = Duration::from_secs(1);
-/// Bytes that a server takes a second at the least of what is written again: one that takes less is
-/// as good as away.
+/// The least number of bytes per second that a server must take of what is written again. A slower
+/// one counts as away.
 const MIN_RATE: usize = 32 << 10;
 /// A lease that ends sooner than this is extended first.
 const SHORT: Duration = Duration::from_secs(5);
 
-/// Connects to the export again and brings it to where it was. Nothing is written before it is
-/// known to be the same export.
+/// Connects to the export again and restores its state. Nothing is written before it is known to be
+/// the same export.
 pub(crate) fn resume(session: &Arc<Session>) -> Result<Vec<Link>, Error> {
     let limit = ATTEMPT.min(session.timeout);
     let writes = session.lease.is_some();
@@ -43,7 +43,7 @@ pub(crate) fn resume(session: &Arc<Session>) -> Result<Vec<Link>, Error> {
     hold_lease(session, &mut link)?;
     let kept = session.state.lock().kept.to_write_again();
     if !kept.is_empty() {
-        // It may take as long as it does, while it makes progress.
+        // There is no limit of time as long as there is progress.
         link.channel.limit(None)?;
         let bytes: usize = kept.iter().map(|(_, data)| data.len()).sum();
         let until = Instant::now() + session.timeout + Duration::from_secs(1) * (bytes / MIN_RATE) as u32;
@@ -63,10 +63,10 @@ pub(crate) fn resume(session: &Arc<Session>) -> Result<Vec<Link>, Error> {
     Ok(links)
 }
 
-/// Whether all requests are possible that can't be replaced by others: zeros are written where the
-/// server takes no `WRITE_ZEROES` any more, writes are followed by a flush where none is durable by
-/// itself, what is longer than a request may be goes in pieces, and discards are advice. A server
-/// that is not set up yet may do later what it can't now.
+/// Checks that the server supports all requests that can't be replaced by others. Zeros can be
+/// written as bytes if the server does not support `WRITE_ZEROES` any more, a flush can follow a
+/// write if there is no FUA, a longer request can be divided, and discards are only advice. A
+/// server that is not fully set up may support later what it does not support now.
 fn can_serve(before: &Export, now: &Export) -> Result<(), Error> {
     let not_yet = |what: String| Err(Error::NotYet(what));
     if has(now.flags, READ_ONLY) && !has(before.flags, READ_ONLY) {
@@ -85,14 +85,14 @@ fn can_serve(before: &Export, now: &Export) -> Result<(), Error> {
     Ok(())
 }
 
-/// Compares the places that show what the export is.
+/// Compares the places by which the export is recognised.
 fn verify(session: &Arc<Session>, link: &mut Link) -> Result<(), Error> {
     let places: Vec<_> = session.state.lock().witnesses.iter().map(crate::witness::Witness::place).collect();
     if places.is_empty() {
         return Ok(());
     }
     if has(link.export.flags, SEND_FLUSH) {
-        // What the server still has to do of the connection before is done first.
+        // The server first completes the requests of the connection before.
         link.call(&[Call::Flush], None)?;
     }
     let reads: Vec<_> = places.iter().map(|(at, len)| Call::Read { at: *at, len: *len as u32 }).collect();
@@ -111,7 +111,8 @@ fn verify(session: &Arc<Session>, link: &mut Link) -> Result<(), Error> {
     Ok(())
 }
 
-/// Has the lease last for a while, before anything is written. What its holder wrote for that.
+/// Makes sure that the lease lasts for a while, before anything is written. Returns the range that
+/// its holder wrote for that.
 fn hold_lease(session: &Arc<Session>, link: &mut Link) -> Result<Option<Range<u64>>, Error> {
     let Some(lease) = session.lease.as_ref().filter(|lease| !lease.lasts(SHORT)) else { return Ok(None) };
     let mut own = Own { session, link, written: None };
@@ -124,7 +125,7 @@ fn hold_lease(session: &Arc<Session>, link: &mut Link) -> Result<Option<Range<u6
     }
 }
 
-/// The connection as the holder of the lease uses it.
+/// The access to the connection for the holder of the lease.
 struct Own<'a> {
     session: &'a Session,
     link: &'a mut Link,
@@ -149,7 +150,7 @@ impl Access for Own<'_> {
         let end = at + data.len() as u64;
         let (cookie, superseded) = {
             let mut state = self.session.state.lock();
-            // What was written there before is not written again, nor later than this.
+            // Earlier writes of this range are not written again, and none comes after this one.
             state.kept.forget(at, end);
             (state.new_content(at, &data), state.supersede(at, end))
         };
@@ -176,7 +177,8 @@ impl Own<'_> {
     }
 }
 
-/// Writes what the server may have lost. What it refuses now, it had acknowledged before.
+/// Writes again what the server may have lost. If it refuses that now, acknowledged writes are
+/// lost.
 fn write_again(session: &Arc<Session>, link: &mut Link, kept: &[(u64, Bytes)]) -> Result<(), Error> {
     let largest = link.export.largest_request - link.export.largest_request % BLOCK;
     let calls = kept.iter().flat_map(|(start, data)| {
@@ -211,8 +213,8 @@ fn write_again(session: &Arc<Session>, link: &mut Link, kept: &[(u64, Bytes)]) -
     make_durable(session, link)
 }
 
-/// So it need not be written again if the server goes away once more: however often it does, either
-/// something is done for good, or the wait for it has an end.
+/// Flushes what was written again, so that it need not be written once more if the server goes away
+/// again. So however often it goes away, either there is durable progress, or the wait ends.
 fn make_durable(session: &Arc<Session>, link: &mut Link) -> Result<(), Error> {
     let covers = session.state.lock().answers;
     let result = link.call(&[Call::Flush], None)?.into_iter().next();

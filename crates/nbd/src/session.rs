@@ -11,13 +11,13 @@
 //!                                                                   refused, for good
 //! ```
 //!
-//! A request is in `requests` from when it is submitted until it is answered. A write is in
-//! `kept` besides, until a flush is answered that was asked for after its answer (`kept`, invariant
-//! 32), or until its own answer if that says that it is durable. So after any number of crashes of
-//! the server all that was acknowledged and not flushed is there again before the next request is
-//! answered.
+//! A request is in `requests` from its submission until its answer. A write is also in `kept`,
+//! until the answer to a flush that was requested after the write's answer (`kept`, invariant 32),
+//! or until its own answer if that says that it is durable. So after any number of crashes of the
+//! server, all writes that were acknowledged and not flushed are written again before the next
+//! request is answered.
 //!
-//! Who writes for a time only has its connections end before that does (`lease`, invariant 71).
+//! If a writer has a lease, its connections end before the lease does (`lease`, invariant 71).
 
 use std::io;
 use std::sync::Arc;
@@ -42,23 +42,23 @@ use crate::witness::Witness;
 
 /// The unit of addresses and lengths of writes.
 pub(crate) const BLOCK: u32 = 4096;
-/// Of more than this a flush is asked for, without waiting for it …
+/// If more bytes than this are kept, a flush is requested, without waiting for it …
 const MUCH_KEPT: usize = 32 << 20;
-/// … and beyond this changes wait for it.
+/// … and beyond this, changes wait for it.
 const MAX_KEPT: usize = 64 << 20;
-/// From how many bytes on zeros are not sent.
+/// From how many bytes on zeros are sent as `WRITE_ZEROES`.
 const MANY_ZEROS: usize = 64 << 10;
-/// Within what time requests are to be answered of who has to extend a lease: that takes two of
-/// them.
+/// The time within which requests must be answered if there is a lease, since extending it takes
+/// two of them.
 const LATE: Duration = Duration::from_secs(2);
 
-/// The pause before a connection is made again with which a request has ended twice; each more
-/// doubles it, up to 64 times.
+/// The pause before the next connection, if a request was sent over several connections in vain.
+/// Each further one doubles it, up to 64 times.
 const FIRST_REST: Duration = Duration::from_millis(25);
-/// How long requests still wait for a server when nobody waits for them.
+/// How long requests still wait for a server when nobody waits for them any more.
 const UNAWAITED: Duration = Duration::from_secs(5);
 
-/// How things are with the server.
+/// The state of the connection to the server.
 pub(crate) enum Phase {
     Up,
     Away { since: Instant, why: String, is_expired: bool },
@@ -67,29 +67,28 @@ pub(crate) enum Phase {
 
 pub(crate) struct SessionState {
     pub(crate) phase: Phase,
-    /// Changes whenever connections end: what comes over older ones is not listened to.
+    /// Changes whenever connections end; what comes over older ones is ignored.
     epoch: u64,
     lanes: Vec<Lane>,
-    /// What the servers of all connections offer, of what the first one did.
+    /// The flags that the servers of all connections offer, among those of the first one.
     flags: u16,
-    /// The most bytes of a request that all of them take.
+    /// The most bytes of a request that all of them accept.
     largest_request: u32,
     requests: Requests,
     window: Window,
-    /// Answered writes.
+    /// The number of answered writes.
     pub(crate) answers: u64,
     pub(crate) kept: Kept,
     pub(crate) witnesses: Vec<Witness>,
-    /// A flush of our own is on its way.
+    /// Whether a flush of our own is under way.
     flushes_itself: bool,
-    /// Since when nothing has been answered, over any number of connections.
+    /// Since when no request has been answered, over any number of connections.
     trouble: Option<Instant>,
     /// Since when nobody waits for a server that is away.
     unawaited: Option<Instant>,
-    /// The connection over which what the server may have lost is written again, and until when
-    /// that may take.
+    /// The connection over which lost writes are written again, and the deadline for that.
     pub(crate) writing_again: Option<(Watch, Instant)>,
-    /// Acknowledged writes are lost: nothing is written any more.
+    /// Set if acknowledged writes are lost. Nothing is written any more then.
     lost: Option<Loss>,
     pub(crate) is_connecting: bool,
     pub(crate) is_closing: bool,
@@ -98,7 +97,7 @@ pub(crate) struct SessionState {
 /// Why acknowledged writes are lost.
 struct Loss {
     why: String,
-    /// A flush has failed: what the server may have dropped is still kept here.
+    /// Whether what the server may have dropped is still in `kept`, since only a flush has failed.
     is_kept: bool,
 }
 
@@ -110,7 +109,7 @@ pub(crate) struct Session {
     pub(crate) timeout: Duration,
     pub(crate) lease: Option<Arc<Lease>>,
     pub(crate) state: Mutex<SessionState>,
-    /// Something of the state has changed.
+    /// Signals that the state has changed.
     pub(crate) changed: Condvar,
 }
 
@@ -146,9 +145,8 @@ impl Session {
         Self { uri, export, connections, timeout, lease, state, changed: Condvar::new() }
     }
 
-    /// Makes a request. It is sent when there is room for it and the server is there; what others
-    /// do meanwhile does not hold the caller up, unless the request is one for whose answer it
-    /// waits anyway.
+    /// Submits a request. It is sent when there is room for it and the server is there. The caller
+    /// does not wait for other requests, unless it waits for the answer of this one anyway.
     pub(crate) fn submit(&self, mut command: Command, at: u64, len: u32, done: Done) {
         let is_waited_for = !command.is_write();
         let mut state = self.state.lock();
@@ -158,7 +156,7 @@ impl Session {
         }
         if command.is_advice() && state.requests.has_late_discard() {
             drop(state);
-            // It is not sent, so its place may be used.
+            // The discard is not sent, so its range may be reused.
             return done(Err(self.failure("an earlier discard has no answer yet")));
         }
         let cookie = state.requests.next_cookie();
@@ -190,19 +188,19 @@ impl Session {
         }
     }
 
-    /// Whether the server that is there, or was last, takes these requests.
+    /// Returns whether the present or last server supports these requests.
     pub(crate) fn offers(&self, flag: u16) -> bool {
         has(self.state.lock().flags, flag)
     }
 
-    /// The most bytes that one request should have. What is slow gets less at a time, so that
-    /// answers come.
+    /// The most bytes that one request should have. A slow server gets smaller requests, so that
+    /// answers come often enough.
     pub(crate) fn largest_request(&self) -> u32 {
         let state = self.state.lock();
         state.largest_request.min(state.window.bytes() as u32)
     }
 
-    /// What a reply with this cookie may answer.
+    /// The request that a reply with this cookie may answer.
     pub(crate) fn expected(&self, epoch: u64, lane: usize, cookie: u64) -> Option<Expected> {
         let state = self.state.lock();
         let request = state.requests.sent_over(cookie, lane).filter(|_| state.epoch == epoch)?;
@@ -210,7 +208,7 @@ impl Session {
         Some(Expected { at: request.at, reads })
     }
 
-    /// A request was answered.
+    /// Processes the answer to a request.
     pub(crate) fn answered(&self, epoch: u64, lane: usize, answer: Answer) {
         let mut state = self.state.lock();
         if state.epoch != epoch {
@@ -222,7 +220,7 @@ impl Session {
         }
         let Some(request) = state.requests.remove(answer.cookie) else { return };
         state.trouble = None;
-        // A discard that is slow says nothing of others.
+        // The time of a discard says nothing about other requests.
         let is_advice = request.command.is_advice();
         state.lanes[lane].outstanding -= 1;
         state.lanes[lane].advice -= usize::from(is_advice);
@@ -250,7 +248,7 @@ impl Session {
                 state.witnesses.iter_mut().for_each(|witness| witness.answered(cookie, answers));
                 if matches!(request.command, Command::Write { fua: true, .. }) {
                     if !has(state.flags, SEND_FUA) {
-                        // The server has lost the means: a flush has to follow.
+                        // The server does not support FUA any more, so a flush has to follow.
                         let cookie = state.requests.next_cookie();
                         let flush = Command::Flush { covers: answers, is_own: false };
                         state.requests.add(cookie, Request::new(flush, 0, 0, request.done));
@@ -263,7 +261,7 @@ impl Session {
             }
             (Command::Write { .. } | Command::Zero, Err(_)) => state.kept.is_over(request.at, end, cookie),
             (Command::Flush { .. }, Ok(_)) if state.lost.is_some() => {
-                // It says nothing of what the one that failed was for.
+                // A successful flush says nothing about writes that a failed flush was for.
                 result = Err(Refusal { errno: EIO, said: "a flush before it has failed".into() });
             }
             (Command::Flush { covers, .. }, Ok(_)) => {
@@ -271,7 +269,8 @@ impl Session {
                 state.witnesses.iter_mut().for_each(|witness| witness.flushed(*covers));
             }
             (Command::Flush { .. }, Err(refusal)) => {
-                // The server may have dropped what it could not write: the next flush says nothing.
+                // The server may have dropped what it could not write, so a later successful flush
+                // would prove nothing.
                 state.fail_flush(&refusal.to_io());
             }
             (Command::Read | Command::Trim, _) => {}
@@ -287,7 +286,7 @@ impl Session {
         }));
     }
 
-    /// The connections of an epoch are of no use any more.
+    /// Ends the connections of an epoch, which are of no use any more.
     pub(crate) fn break_link(&self, epoch: u64, why: &str) {
         let mut state = self.state.lock();
         if state.epoch == epoch && matches!(state.phase, Phase::Up) {
@@ -307,7 +306,7 @@ impl Session {
         self.changed.notify_all();
     }
 
-    /// Ends connections over which nothing has come for too long.
+    /// Ends the connections if nothing has come over one of them for too long.
     pub(crate) fn look_for_silence(&self, state: &mut SessionState) {
         let limit = self.timeout / 2;
         if let Some(heard) = state.silent_since().filter(|heard| heard.elapsed() > limit) {
@@ -315,8 +314,8 @@ impl Session {
         }
     }
 
-    /// Ends connections of servers that answer other requests, but one of them not: it is sent once
-    /// more, and fails if it gets no answer then, either.
+    /// Ends the connections if the server answers other requests, but not a certain one. That
+    /// request is sent once more, and fails if it gets no answer then either.
     pub(crate) fn look_for_unanswered(&self, state: &mut MutexGuard<'_, SessionState>) {
         let limit = self.timeout;
         let passed: Vec<u64> = state.lanes.iter().map(|lane| lane.watch.passed()).collect();
@@ -362,21 +361,22 @@ impl Session {
         });
     }
 
-    /// How long to rest before a connection is made again: a server that ends them all by the same
-    /// request is not asked without a pause.
+    /// The pause before the next connection, so that a request by which a server ends every
+    /// connection is not sent again and again without a pause.
     pub(crate) fn rest(&self) -> Duration {
         let tries = self.state.lock().requests.most_tries();
         FIRST_REST.saturating_mul(1 << tries.saturating_sub(2).min(6)) * u32::from(tries > 2)
     }
 
-    /// Ends connections whose lease is about to end.
+    /// Ends the connections if the lease is about to end.
     pub(crate) fn look_at_lease(&self, state: &mut SessionState, soon: Duration) {
         if self.lease.as_ref().is_some_and(|lease| !lease.lasts(soon)) {
             self.leave(state, Instant::now(), "it is not certain any more that nobody else writes");
         }
     }
 
-    /// While what the server may have lost is written again, it is not away.
+    /// Watches the writing of what the server may have lost, during which the server does not count
+    /// as away.
     pub(crate) fn look_at_writing_again(&self, state: &mut SessionState) {
         let Some((watch, until)) = &mut state.writing_again else { return };
         let heard = watch.look();
@@ -395,15 +395,15 @@ impl Session {
         }
     }
 
-    /// Nobody waits any more for a server that is away.
+    /// Notes that nobody waits any more for a server that is away.
     pub(crate) fn stop_waiting(&self) {
         self.state.lock().unawaited.get_or_insert_with(Instant::now);
         self.changed.notify_all();
     }
 
-    /// If nothing is written any more since a flush has failed: writes what was not durable then
-    /// once more, over another connection, and goes on. What the server still returns of it is no
-    /// proof that it is written. If a server is back that had been away for too long: goes on
+    /// Lets writes through again. If they fail since a flush has failed, first writes what was not
+    /// durable then once more, over another connection: that the server still returns it is no
+    /// proof that it is written. If a server is back that had been away for too long, goes on
     /// without what was not durable then, which the caller knows.
     pub(crate) fn write_again(&self) {
         let mut state = self.state.lock();
@@ -414,7 +414,7 @@ impl Session {
         }
     }
 
-    /// Has requests fail that have waited long enough for a server that is away.
+    /// Makes requests fail that have waited long enough for a server that is away.
     pub(crate) fn look_for_the_end(&self, state: &mut MutexGuard<'_, SessionState>) {
         if let Some(unawaited) = state.unawaited
             && unawaited.elapsed() >= UNAWAITED
@@ -422,7 +422,8 @@ impl Session {
             if let Some(heard) = state.silent_since().filter(|heard| heard.elapsed() >= UNAWAITED) {
                 self.leave(state, heard, "no answer, and nobody waits any more");
             }
-            // One that answers others, gives a byte now and then, or ends all connections.
+            // Such a server answers other requests, gives a byte now and then, or ends all
+            // connections.
             let is_unanswered = state.requests.first_sent().is_some_and(|sent| sent.elapsed() >= 2 * UNAWAITED);
             if is_unanswered && matches!(state.phase, Phase::Up) {
                 self.leave(state, Instant::now(), "no answer to one request, and nobody waits any more");
@@ -437,7 +438,7 @@ impl Session {
         }
     }
 
-    /// Nothing waits for the server any more.
+    /// Has all requests fail, since none waits for the server any more.
     fn expire(&self, state: &mut MutexGuard<'_, SessionState>) {
         let Phase::Away { since, why, is_expired } = &mut state.phase else { return };
         *is_expired = true;
@@ -450,7 +451,8 @@ impl Session {
         self.fail_all(state, &why);
     }
 
-    /// The export is not what it was: nothing is read or written any more.
+    /// Ends the use of the export, which is not the same any more: nothing is read or written from
+    /// now on.
     pub(crate) fn refuse(&self, why: &str) {
         let mut state = self.state.lock();
         tracing::error!("{}: {why}", self.uri);
@@ -473,8 +475,8 @@ impl Session {
         });
     }
 
-    /// Takes connections to the verified export, and sends all that has no answer. Returns the new
-    /// epoch and what is to be sent over each connection.
+    /// Takes connections to the verified export, and sends all requests that have no answer.
+    /// Returns the new epoch and the sending side of each connection.
     pub(crate) fn install(&self, links: &[Link]) -> io::Result<(u64, Vec<Arc<Line>>)> {
         for link in links {
             link.channel.limit(None)?;
@@ -500,12 +502,12 @@ impl Session {
         Ok((state.epoch, state.lanes.iter().map(|lane| Arc::clone(&lane.line)).collect()))
     }
 
-    /// Says goodbye to the server.
+    /// Closes the session with a goodbye to the server.
     pub(crate) fn close(&self) {
         let mut state = self.state.lock();
         state.is_closing = true;
         for lane in state.lanes.drain(..) {
-            // What has no answer is not sent any more.
+            // A connection with unanswered requests ends without a goodbye.
             lane.line.end(lane.outstanding == 0);
         }
         if let Some((watch, _)) = state.writing_again.take() {
@@ -515,7 +517,7 @@ impl Session {
         self.fail_all(&mut state, "the device is closed");
     }
 
-    /// A discard was sent, and there is no answer.
+    /// The error of a discard that was sent, and has no answer.
     fn no_answer_to_discard(&self) -> io::Error {
         let why = format!("{}: no answer to a discard: the server may carry it out at any time", self.uri);
         io::Error::new(io::ErrorKind::TimedOut, why)
@@ -527,7 +529,8 @@ impl Session {
 }
 
 impl SessionState {
-    /// This process was stopped for a while, or its machine: that says nothing of the server.
+    /// Notes that this process or its machine was stopped for a while, so that the silence says
+    /// nothing about the server.
     pub(crate) fn wake_up(&mut self) {
         let now = Instant::now();
         self.lanes.iter_mut().for_each(|lane| lane.watch.hear());
@@ -541,13 +544,14 @@ impl SessionState {
         }
     }
 
-    /// When the connection was heard from that has been silent longest, of those that have to
-    /// answer.
+    /// When the connection that has been silent longest, among those that have to answer, was last
+    /// heard from.
     fn silent_since(&mut self) -> Option<Instant> {
         self.lanes.iter_mut().filter(|lane| lane.outstanding > lane.advice).map(|lane| lane.watch.look()).min()
     }
 
-    /// A place that shows what the export is gets this, by a write of its own.
+    /// Notes a write of our own to a place by which the export is recognised, and returns its
+    /// cookie.
     pub(crate) fn new_content(&mut self, at: u64, data: &Bytes) -> u64 {
         let cookie = self.requests.next_cookie();
         let parts = std::slice::from_ref(data);
@@ -555,12 +559,12 @@ impl SessionState {
         cookie
     }
 
-    /// Writes that are not to come after one of our own.
+    /// Takes the unsent writes that must not come after one of our own.
     pub(crate) fn supersede(&mut self, at: u64, end: u64) -> Vec<Request> {
         self.requests.supersede(at, end)
     }
 
-    /// And it is durable.
+    /// Notes that such a write of our own is durable.
     pub(crate) fn is_durable(&mut self, cookie: u64) {
         self.answers += 1;
         let answers = self.answers;
@@ -570,13 +574,13 @@ impl SessionState {
         }
     }
 
-    /// Acknowledged writes are lost.
+    /// Notes that acknowledged writes are lost.
     pub(crate) fn lose(&mut self, why: String) {
         let lost = self.lost.get_or_insert(Loss { why, is_kept: false });
         lost.is_kept = false;
     }
 
-    /// A flush has failed, by which acknowledged writes may be lost.
+    /// Notes that a flush has failed, by which acknowledged writes may be lost.
     pub(crate) fn fail_flush(&mut self, error: &io::Error) {
         self.lost.get_or_insert(Loss { why: format!("a flush failed: {error}"), is_kept: true });
     }
@@ -591,8 +595,8 @@ impl SessionState {
         }
     }
 
-    /// Sends what there is room for. Returns the connection that got the caller's own request, for
-    /// the caller to send it.
+    /// Queues the requests that there is room for. Returns the connection that got the caller's own
+    /// request, so that the caller can send it.
     fn dispatch(&mut self, own: Option<u64>) -> Option<Arc<Line>> {
         let mut to_send = None;
         while matches!(self.phase, Phase::Up) {
@@ -600,7 +604,7 @@ impl SessionState {
                 self.flush_itself();
             }
             let may_change = !self.is_much_kept(MAX_KEPT);
-            // Pieces keep to the blocks of the server.
+            // Pieces are multiples of the server's blocks.
             let largest = self.largest_request - self.largest_request % BLOCK;
             let Some(cookie) = self.requests.take_next(self.window.bytes(), may_change, largest) else { break };
             let Some(lane) = (0..self.lanes.len()).min_by_key(|lane| self.lanes[*lane].outstanding) else { break };
@@ -625,7 +629,7 @@ impl SessionState {
         to_send
     }
 
-    /// Asks for a flush that nobody waits for.
+    /// Requests a flush that nobody waits for.
     fn flush_itself(&mut self) {
         self.flushes_itself = true;
         let cookie = self.requests.next_cookie();
@@ -638,8 +642,8 @@ impl SessionState {
     }
 }
 
-/// How long an answer may take before less is sent at a time: a server is silent when it answers
-/// nothing for the half of `timeout`.
+/// How long an answer may take before less is sent at a time. (A server that answers nothing for
+/// half of `timeout` counts as silent.)
 fn late(timeout: Duration, lease: Option<&Lease>) -> Duration {
     let late = timeout / 16;
     if lease.is_some() { late.min(LATE) } else { late }

@@ -1,5 +1,5 @@
-//! Threads of a session: two for each connection, of which one sends requests and one reads the
-//! answers; one that looks for silence; and one that connects again, as long as that takes.
+//! The threads of a session: two for each connection, of which one sends requests and one reads the
+//! answers; one that watches for silence; and one that connects again, as long as that takes.
 
 use std::io;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use crate::connect::Link;
 use crate::resume::resume;
 use crate::session::{Phase, Session};
 
-/// A watch that is late by more than this was not running.
+/// If the watching thread is late by more than this, the process was stopped.
 const STOPPED: Duration = Duration::from_secs(5);
 /// The pause before the second attempt to connect; each one doubles it up to …
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// … this.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 
-/// Uses these connections from now on.
+/// Starts to use these connections.
 pub(crate) fn take_over(session: &Arc<Session>, links: Vec<Link>) -> io::Result<()> {
     let (epoch, lines) = session.install(&links)?;
     for (lane, (link, line)) in links.into_iter().zip(lines).enumerate() {
@@ -44,7 +44,7 @@ fn read_answers(session: &Session, mut link: Link, epoch: u64, lane: usize) {
         let expected = |cookie| session.expected(epoch, lane, cookie);
         match link.decoder.read(&mut link.incoming, expected) {
             Ok(Some(answer)) => session.answered(epoch, lane, answer),
-            // A part of one.
+            // This was only a part of an answer.
             Ok(None) => {}
             Err(error) => return session.break_link(epoch, &error.to_string()),
         }
@@ -83,7 +83,7 @@ pub(crate) fn supervise(session: &Arc<Session>) {
     }
 }
 
-/// Tries to connect until it succeeds, or is of no use any more.
+/// Tries to connect until that succeeds, or is of no use any more.
 fn connect_again(session: &Arc<Session>) {
     let mut pause = FIRST_PAUSE;
     wait(session, session.rest());
@@ -116,7 +116,7 @@ fn connect_again(session: &Arc<Session>) {
     session.changed.notify_all();
 }
 
-/// Waits that long, or until the session is closed: whether it is.
+/// Waits that long, or until the session is closed. Returns whether it is closed.
 fn wait(session: &Session, pause: Duration) -> bool {
     let until = Instant::now() + pause;
     let mut state = session.state.lock();

@@ -1,4 +1,4 @@
-//! TLS by certificates: whom to trust, and who we are.
+//! TLS with certificates: the authorities to trust, and our own certificate.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use rustls::{CertificateError, ClientConfig, ClientConnection, RootCertStore};
 use crate::error::Error;
 use crate::uri::Uri;
 
-/// Where distributions keep the authorities that a machine trusts.
+/// The files in which distributions keep the authorities that a machine trusts.
 const SYSTEM: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"];
 
@@ -37,7 +37,7 @@ pub(crate) fn client(uri: &Uri) -> Result<ClientConnection, Error> {
     ClientConnection::new(Arc::new(config), name).map_err(|error| Error::Tls(error.to_string()))
 }
 
-/// What a handshake failed by, and what to do about it where that is in our hands.
+/// The error of a failed handshake, with a remedy if there is one on this side.
 pub(crate) fn failed(error: &io::Error) -> Error {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let remedy = match inner {

@@ -13,27 +13,27 @@ use crate::error::Error;
 /// The port of NBD.
 pub const DEFAULT_PORT: u16 = 10809;
 
-/// What may follow a `?`.
+/// The parameters that may follow a `?`.
 const PARAMETERS: [&str; 5] = ["socket", "tls-certificates", "tls-hostname", "tls-type", "tls-verify-peer"];
 
 const SCHEMES: [(&str, bool, bool); 4] =
     [("nbd", false, false), ("nbds", true, false), ("nbd+unix", false, true), ("nbds+unix", true, true)];
 
-/// What stays as it is in the name of an export and in the value of a parameter.
+/// The characters that are escaped in the name of an export and in the value of a parameter.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 
 /// An export of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uri {
-    /// Where the server is.
+    /// The address of the server.
     pub address: Address,
-    /// The name of the export; often empty.
+    /// The name of the export, which is often empty.
     pub export: String,
     /// How the connection is encrypted, if it is.
     pub tls: Option<TlsOptions>,
 }
 
-/// Where a server is.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A host and a port.
@@ -47,13 +47,13 @@ pub enum Address {
 pub struct TlsOptions {
     /// A directory with `ca-cert.pem`, and perhaps `client-cert.pem` and `client-key.pem`.
     pub certificates: Option<PathBuf>,
-    /// The name that the server's certificate has; else the host's.
+    /// The name in the server's certificate, if it is not that of the host.
     pub hostname: Option<String>,
 }
 
 impl Uri {
-    /// Whether a name of a device is meant as a URI: of a scheme of ours, or of any other if there
-    /// is no such path.
+    /// Returns whether the name of a device is meant as a URI: it has a scheme of ours, or any
+    /// other scheme and there is no such path.
     pub fn is_meant(name: impl AsRef<OsStr>) -> bool {
         let name = name.as_ref();
         let Some((scheme, rest)) = split_scheme(name.as_bytes()) else { return false };
@@ -64,13 +64,13 @@ impl Uri {
         }
     }
 
-    /// Where in the text the host begins, or the path if there is no host.
+    /// The offset in the text at which the host begins, or the path if there is no host.
     fn start_of_place(name: &[u8]) -> usize {
         let Some((scheme, rest)) = split_scheme(name) else { return 0 };
         scheme.len() + 1 + if rest.starts_with(b"//") { 2 } else { 0 }
     }
 
-    /// A name as messages may show it, also of what is no URI of ours: without passwords.
+    /// Removes passwords from a name for messages, also from one that is no URI of ours.
     pub fn without_secrets(name: &str) -> String {
         let (place, query) = name.split_once('?').map_or((name, None), |(place, query)| (place, Some(query)));
         let start = Self::start_of_place(place.as_bytes());
@@ -87,7 +87,7 @@ impl Uri {
         shown
     }
 
-    /// Reads a URI. Errors do not name it.
+    /// Parses a URI. Errors do not name it.
     pub fn parse(name: impl AsRef<OsStr>) -> Result<Self, Error> {
         let name = name.as_ref();
         let wrong = Error::Uri;
@@ -145,7 +145,7 @@ impl Uri {
         Ok(Self { address, export, tls: is_tls.then_some(tls) })
     }
 
-    /// The same URI with paths that mean the same in any directory.
+    /// Returns the URI with absolute paths.
     pub fn absolute(mut self) -> std::io::Result<Self> {
         if let Address::Unix(socket) = &mut self.address
             && !socket.as_os_str().as_bytes().starts_with(b"\0")
@@ -158,7 +158,7 @@ impl Uri {
         Ok(self)
     }
 
-    /// The name that the server's certificate is to have.
+    /// The name that the server's certificate must have.
     pub(crate) fn server_name(&self) -> String {
         let asked = self.tls.as_ref().and_then(|tls| tls.hostname.clone());
         asked.unwrap_or_else(|| match &self.address {
@@ -203,7 +203,7 @@ impl fmt::Display for Uri {
     }
 }
 
-/// What is before the first colon, if it is like a scheme, and what is behind.
+/// Splits a text at the first colon, if the part before it looks like a scheme.
 fn split_scheme(name: &[u8]) -> Option<(&OsStr, &[u8])> {
     let at = name.iter().position(|byte| *byte == b':')?;
     let scheme = &name[..at];
@@ -212,7 +212,7 @@ fn split_scheme(name: &[u8]) -> Option<(&OsStr, &[u8])> {
     is_scheme.then_some((OsStr::from_bytes(scheme), &name[at + 1..]))
 }
 
-/// The scheme of ours of this name: whether it means TLS, and a Unix domain socket.
+/// Finds the supported scheme of this name: whether it means TLS, and a Unix domain socket.
 fn find_scheme(scheme: &OsStr) -> Option<&'static (&'static str, bool, bool)> {
     SCHEMES.iter().find(|(known, ..)| scheme.eq_ignore_ascii_case(known))
 }

@@ -1,4 +1,5 @@
-//! Whether anything moves over a connection: a slow server is not one that is away.
+//! Watches whether bytes move over a connection, to distinguish a slow server from one that is
+//! away.
 
 use std::sync::Arc;
 
@@ -6,7 +7,7 @@ use ubtrfs_threads::time::Instant;
 
 use crate::channel::{Channel, Moved};
 
-/// Notices when a server gave or took something last.
+/// Notices when a server last gave or took bytes.
 pub(crate) struct Watch {
     channel: Arc<Channel>,
     seen: Moved,
@@ -18,18 +19,18 @@ impl Watch {
         Self { seen: channel.moved(), channel, heard: Instant::now() }
     }
 
-    /// Bytes that the server gave or took.
+    /// How many bytes the server gave or took.
     pub(crate) fn passed(&self) -> u64 {
         let Moved { received, sent, waiting } = self.channel.moved();
         received + sent.saturating_sub(waiting)
     }
 
-    /// Bytes that the server gave, or took or will take.
+    /// How many bytes the server gave, took or will take.
     pub(crate) fn exchanged(&self) -> u64 {
         self.channel.exchanged()
     }
 
-    /// Looks at the connection; when it was last heard from.
+    /// Checks the connection. Returns when it was last heard from.
     pub(crate) fn look(&mut self) -> Instant {
         let now = self.channel.moved();
         if has_moved(self.seen, now) {
@@ -39,7 +40,7 @@ impl Watch {
         self.heard
     }
 
-    /// It is heard from, or is asked for something for the first time.
+    /// Notes that the connection is heard from, or gets a request after having none.
     pub(crate) fn hear(&mut self) {
         self.heard = Instant::now();
     }
@@ -50,8 +51,8 @@ impl Watch {
     }
 }
 
-/// Whether the server gave something, or took of what waited for it already. That its machine takes
-/// in a short message says nothing of a server that hangs.
+/// Returns whether the server gave bytes, or took some that were waiting for it already. That its
+/// machine accepts a short message does not show that the server doesn't hang.
 fn has_moved(before: Moved, now: Moved) -> bool {
     let taken = |moved: Moved| moved.sent as i64 - moved.waiting as i64;
     now.received != before.received || before.waiting > 0 && taken(now) > taken(before)

@@ -1,28 +1,29 @@
-//! How many bytes are under way to a server: as many as it answers soon. A slow one has little to
-//! do at a time, so that its answers come often enough to know that it is there.
+//! Limits how many bytes are under way to a server to as many as it answers soon. A slow server
+//! gets little at a time, so that its answers come often enough to show that it is there.
 
 use std::time::Duration;
 
 use ubtrfs_threads::time::Instant;
 
-/// Bytes under way at first …
+/// The bytes under way at first …
 const FIRST: usize = 1 << 20;
 /// … at the least …
 const MIN: usize = 256 << 10;
 /// … and at the most.
 const MAX: usize = 32 << 20;
 
-/// Grows by what is answered soon, and is halved when an answer comes late.
+/// The limit, which grows by the bytes of answers that come soon, and is halved when an answer
+/// comes late.
 #[derive(Debug)]
 pub(crate) struct Window {
     bytes: usize,
     late: Duration,
-    /// What was sent before says nothing of the present size.
+    /// When it was last halved. Answers to requests that were sent before don't count.
     halved: Option<Instant>,
 }
 
 impl Window {
-    /// An answer that takes longer than this is late.
+    /// Returns a window for which an answer is late if it takes longer than `late`.
     pub(crate) fn new(late: Duration) -> Self {
         Self { bytes: FIRST, late, halved: None }
     }
@@ -31,7 +32,7 @@ impl Window {
         self.bytes
     }
 
-    /// A request of so many bytes that was sent then is answered now.
+    /// Notes the answer at `now` to a request of so many bytes that was sent at `sent`.
     pub(crate) fn answered(&mut self, bytes: usize, sent: Instant, now: Instant) {
         if now.saturating_duration_since(sent) <= self.late {
             self.bytes = MAX.min(self.bytes + bytes);

@@ -1,14 +1,14 @@
-//! What a place of the export may hold after the server was away: what it held durably, or what was
-//! written there since. Anything else says that it is not the export that it was: empty, an older
-//! copy, or written by somebody else.
+//! Knows the contents that a place of the export may have after the server was away: the last
+//! durable one, or one that was written since. Any other content shows that it is not the same
+//! export any more: it is empty, an older copy, or was written by somebody else.
 //!
-//! The place is one that changes with everything that counts: the first superblock of a volume.
+//! The place is one that changes with every commit: the first superblock of a volume.
 
 use bytes::Bytes;
 
-/// The unit that a device writes or does not write as a whole.
+/// The unit in bytes that a device writes atomically.
 const SECTOR: usize = 512;
-/// How many contents are known before somebody has to flush.
+/// How many contents are remembered before a flush is needed.
 const MAX: usize = 64;
 
 /// The contents that a place may have.
@@ -16,9 +16,11 @@ const MAX: usize = 64;
 pub(crate) struct Witness {
     at: u64,
     len: usize,
-    /// In the order of the writes; the first may be durable, the last is what reads show.
+    /// The contents in the order of the writes. The first may be durable, the last is what reads
+    /// show.
     contents: Vec<Content>,
-    /// The place was discarded, and no write since is durable: it may hold anything.
+    /// Whether the place was discarded and no write since is durable, so that it may have any
+    /// content.
     is_unknown: bool,
 }
 
@@ -30,7 +32,7 @@ struct Content {
 }
 
 impl Witness {
-    /// The place holds this, durably.
+    /// Returns the witness of a place that durably has this content.
     pub(crate) fn new(at: u64, data: Bytes) -> Self {
         let len = data.len();
         Self { at, len, contents: vec![Content { data, cookie: 0, answered: Some(0) }], is_unknown: false }
@@ -40,12 +42,12 @@ impl Witness {
         (self.at, self.len)
     }
 
-    /// Whether so many contents were answered that a flush should decide.
+    /// Returns whether so many contents were answered that a flush is needed.
     pub(crate) fn is_full(&self) -> bool {
         self.contents.iter().filter(|content| content.answered.is_some()).count() >= MAX
     }
 
-    /// A write was submitted.
+    /// Notes that a write was submitted.
     pub(crate) fn write(&mut self, at: u64, parts: &[Bytes], cookie: u64) {
         let mut at = at;
         for part in parts {
@@ -61,7 +63,7 @@ impl Witness {
         }
     }
 
-    /// A write was answered as the `answer`th.
+    /// Notes that a write was answered, as number `answer`.
     pub(crate) fn answered(&mut self, cookie: u64, answer: u64) {
         for content in self.contents.iter_mut().filter(|content| content.cookie == cookie && content.answered.is_none())
         {
@@ -69,7 +71,7 @@ impl Witness {
         }
     }
 
-    /// A range is discarded.
+    /// Notes that a range is discarded.
     pub(crate) fn forget(&mut self, at: u64, end: u64) {
         if at < self.at + self.len as u64 && self.at < end {
             self.is_unknown = true;
@@ -77,7 +79,7 @@ impl Witness {
         }
     }
 
-    /// A write that was answered is durable by itself.
+    /// Notes that a write that was answered is durable by itself.
     pub(crate) fn durable(&mut self, cookie: u64) {
         let Some(durable) = self.contents.iter().position(|content| content.cookie == cookie) else { return };
         let mut number = 0;
@@ -88,11 +90,11 @@ impl Witness {
         self.is_unknown = false;
     }
 
-    /// Everything answered up to this answer is durable.
+    /// Notes that everything answered up to this answer is durable.
     pub(crate) fn flushed(&mut self, covers: u64) {
         let is_covered = |content: &Content| content.answered.is_some_and(|answered| answered <= covers);
         let Some(durable) = self.contents.iter().rposition(is_covered) else { return };
-        // What has no answer may come yet, also what was submitted before.
+        // Writes without an answer may still come, also those that were submitted before.
         let mut number = 0;
         self.contents.retain(|content| {
             number += 1;
@@ -101,7 +103,7 @@ impl Witness {
         self.is_unknown = false;
     }
 
-    /// Whether the place may hold this.
+    /// Returns whether the place may have this content.
     pub(crate) fn allows(&self, found: &[u8]) -> bool {
         let sectors = || found.chunks(SECTOR).zip((0..self.len).step_by(SECTOR));
         self.is_unknown
@@ -145,7 +147,7 @@ mod tests {
         witness.answered(6, 1);
         witness.durable(6);
         assert!(!witness.allows(&filled(1)));
-        // Those that were submitted before or after, and have no answer, may come yet.
+        // Writes without an answer may still come, whether they were submitted before or after.
         assert!([2, 3, 4].into_iter().all(|byte| witness.allows(&filled(byte))));
     }
 

@@ -1,4 +1,4 @@
-//! Directories, and what one does with paths from there.
+//! Directories, and the operations on paths that begin there.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -16,16 +16,16 @@ use crate::open_options::OpenOptions;
 use crate::read_dir::ReadDir;
 use crate::resolve::{AtEnd, Place, resolve};
 
-/// A directory of a volume, and the place that relative paths begin at.
+/// A directory of a volume, at which relative paths begin.
 ///
 /// Absolute paths, and absolute targets of symbolic links, begin at the root of the mounted
-/// subvolume; no path leads out of it, and no link to the files of the host. At most 40 symbolic
+/// subvolume. No path leads out of it, and no link leads to files of the host. At most 40 symbolic
 /// links are followed (`ELOOP`).
 ///
-/// Nobody is asked for permissions, but flags (immutable, append-only) and read-only subvolumes
-/// count. New inodes belong to the process's effective user and group, unless
-/// [`Self::with_owner`] says otherwise; files have the permissions 0644 and directories 0755,
-/// whatever the process's umask, or those that a default ACL of their directory says.
+/// Permissions are not checked, but flags (immutable, append-only) and read-only subvolumes apply.
+/// New inodes belong to the process's effective user and group, unless [`Self::with_owner`] says
+/// otherwise. New files get the permissions 0644 and new directories 0755, whatever the process's
+/// umask is, or those of their directory's default ACL.
 #[derive(Clone, Debug)]
 pub struct Dir {
     inode: Handle,
@@ -39,7 +39,7 @@ impl Dir {
         Self { inode: Handle::new(fs, fs.root()), owner }
     }
 
-    /// The same directory; what is made through it belongs to this user and group.
+    /// Returns the same directory, through which new inodes belong to this user and group.
     #[must_use]
     pub fn with_owner(self, uid: u32, gid: u32) -> Self {
         Self { owner: (uid, gid), ..self }
@@ -50,7 +50,8 @@ impl Dir {
         self.inode.fs()
     }
 
-    /// The inode, for what [`Filesystem`] offers by inode. It is valid as long as this lives.
+    /// The inode, for operations of [`Filesystem`] that take inodes. It is valid as long as this
+    /// value lives.
     pub fn id(&self) -> InodeId {
         self.inode.id()
     }
@@ -60,13 +61,13 @@ impl Dir {
         self.open_with(path, OpenOptions::new().read(true))
     }
 
-    /// Opens a file for writing; it is made if there is none, and emptied if there is one.
+    /// Opens a file for writing. Makes it if it does not exist, and empties it if it does.
     pub fn create(&self, path: impl AsRef<Path>) -> Result<File> {
         self.open_with(path, OpenOptions::new().write(true).create(true).truncate(true))
     }
 
-    /// Opens a file as the options say. `EISDIR` if it is a directory (see [`Self::open_dir`]),
-    /// `ENXIO` if it is a device node, FIFO or socket.
+    /// Opens a file with options. `EISDIR` if it is a directory (see [`Self::open_dir`]), `ENXIO`
+    /// if it is a device node, FIFO or socket.
     pub fn open_with(&self, path: impl AsRef<Path>, how: &OpenOptions) -> Result<File> {
         if !how.is_sound() {
             return Err(Errno::INVAL.into());
@@ -84,7 +85,7 @@ impl Dir {
             if how.create_new || (how.create && !place.exists()) {
                 let (dir, name) = place.new_entry(FileType::Regular)?;
                 match self.make(dir, name, FileType::Regular, how.mode.map_or((0o666, UMASK), |mode| (mode, 0))) {
-                    // Somebody else has made it meanwhile.
+                    // Another thread has made the file meanwhile.
                     Err(error) if error.errno() == Errno::EXIST && !how.create_new => continue,
                     made => return Ok(File::new(made?, how)),
                 }
@@ -101,13 +102,13 @@ impl Dir {
         }
     }
 
-    /// The whole content of a file.
+    /// Reads the whole content of a file.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         self.open(path)?.read_from(0)
     }
 
-    /// Makes `content` the whole content of a file, which is made if there is none. As with
-    /// [`std::fs::write`], a crash may leave any part of that until the file is fsynced.
+    /// Replaces the content of a file by `content`. Makes the file if it does not exist. As with
+    /// [`std::fs::write`], a crash may leave any part of this until the file is fsynced.
     pub fn write(&self, path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> Result<()> {
         self.create(path)?.write_all_at(content.as_ref(), 0)
     }
@@ -119,7 +120,7 @@ impl Dir {
         self.make(dir, name, FileType::Directory, (0o777, UMASK)).map(drop)
     }
 
-    /// Makes a directory and those above that are missing. It is no error if it is there.
+    /// Makes a directory and missing ones above it. It is no error if it exists.
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         if path.as_os_str().is_empty() {
@@ -129,7 +130,7 @@ impl Dir {
             Err(error) if error.errno() == Errno::EXIST && self.open_dir(path).is_ok() => Ok(()),
             made => made,
         };
-        // From the path upwards to the first that is there, and down again.
+        // This goes up from the path to the first directory that exists, and down again.
         let mut missing = Vec::new();
         for path in path.ancestors().filter(|path| !path.as_os_str().is_empty()) {
             match make(path) {
@@ -154,13 +155,13 @@ impl Dir {
         fs.directories().create(dir.id(), name, &new).map(|id| drop(Handle::adopt(fs, id)))
     }
 
-    /// Where a symbolic link leads.
+    /// Reads the target of a symbolic link.
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let inode = self.find(path.as_ref(), AtEnd::Stay)?;
         Ok(OsString::from_vec(inode.fs().files().read_link(inode.id())?).into())
     }
 
-    /// Gives what is at `original`, a symbolic link as such, another name.
+    /// Gives the inode at `original` another name. A symbolic link there is not followed.
     pub fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
         let inode = self.find(original.as_ref(), AtEnd::Stay)?;
         let place = self.resolve(link.as_ref(), AtEnd::Name)?;
@@ -168,13 +169,13 @@ impl Dir {
         inode.fs().directories().link(inode.id(), dir.id(), name)
     }
 
-    /// Renames. What is at `to` is replaced at the same time: a file by a file, an empty directory
-    /// by a directory.
+    /// Renames an entry. It atomically replaces an entry at `to`: a file replaces a file, a
+    /// directory an empty directory.
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         self.rename_with(from, to, RenameFlags::default())
     }
 
-    /// Renames as the flags say.
+    /// Renames an entry with flags.
     pub fn rename_with(&self, from: impl AsRef<Path>, to: impl AsRef<Path>, flags: RenameFlags) -> Result<()> {
         let (from, to) = (self.resolve(from.as_ref(), AtEnd::Name)?, self.resolve(to.as_ref(), AtEnd::Name)?);
         let (dir, name, file_type) = from.old_entry()?;
@@ -185,8 +186,8 @@ impl Dir {
         self.filesystem().directories().rename(dir.id(), name, new_dir.id(), new_name, flags)
     }
 
-    /// Removes a name of something that is no directory; the inode goes with the last one, once
-    /// nobody has it open.
+    /// Removes a name of an inode other than a directory. The inode is removed with its last name,
+    /// once nobody has it open.
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
         let place = self.resolve(path.as_ref(), AtEnd::Name)?;
         let (dir, name, _) = place.old_entry()?;
@@ -200,8 +201,8 @@ impl Dir {
         dir.fs().directories().rmdir(dir.id(), name)
     }
 
-    /// Removes a directory with all that is in it, or a symbolic link; none is followed. If that
-    /// fails, part of it may be gone.
+    /// Removes a directory with all that is in it, or a symbolic link. Symbolic links are not
+    /// followed. If this fails, part of the directory may have been removed.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let place = self.resolve(path.as_ref(), AtEnd::Name)?;
         let (above, name, file_type) = place.old_entry()?;
@@ -210,12 +211,12 @@ impl Dir {
             FileType::Symlink => return above.fs().directories().unlink(above.id(), name),
             _ => return Err(Errno::NOTDIR.into()),
         }
-        // Directories from the top down, each with its name in the one before.
+        // The directories from the top down, each with its name in the one before.
         let mut way = vec![(above.lookup(name)?, name.to_vec())];
         let mut on_way = HashSet::from([way[0].0.id()]);
         while let Some((dir, _)) = way.last() {
             if let Some((child, name)) = empty(dir)? {
-                // In a damaged volume a directory may be within itself.
+                // In a damaged volume, a directory may be within itself.
                 if !on_way.insert(child.id()) {
                     return Err(Errno::UCLEAN.into());
                 }
@@ -230,30 +231,30 @@ impl Dir {
         Ok(())
     }
 
-    /// The entries of a directory.
+    /// Lists the entries of a directory.
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
         ReadDir::new(self.find(path.as_ref(), AtEnd::Follow)?)
     }
 
-    /// The attributes of what is at a path.
+    /// The attributes of the inode at a path. A symbolic link is followed.
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Attributes> {
         let inode = self.find(path.as_ref(), AtEnd::Follow)?;
         inode.fs().inodes().attributes(inode.id())
     }
 
-    /// The same; of a symbolic link at the end, its own.
+    /// The attributes of the inode at a path. A symbolic link at the end is not followed.
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Attributes> {
         let inode = self.find(path.as_ref(), AtEnd::Stay)?;
         inode.fs().inodes().attributes(inode.id())
     }
 
-    /// Changes attributes of what is at a path, and returns those that it has then.
+    /// Changes attributes of the inode at a path, and returns all attributes after that.
     pub fn set_attributes(&self, path: impl AsRef<Path>, changes: &SetAttributes) -> Result<Attributes> {
         let inode = self.find(path.as_ref(), AtEnd::Follow)?;
         inode.fs().inodes().set_attributes(inode.id(), changes)
     }
 
-    /// Whether something is at a path.
+    /// Returns whether a path leads to an inode.
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
         match self.resolve(path.as_ref(), AtEnd::Follow) {
             Ok(place) => Ok(place.exists()),
@@ -262,14 +263,14 @@ impl Dir {
         }
     }
 
-    /// Makes what is at a path durable: of a file its content, attributes and names, of a directory
-    /// its entries and the inodes that new ones refer to.
+    /// Makes the inode at a path durable: the content, attributes and names of a file, or the
+    /// entries of a directory and the inodes of new entries.
     pub fn fsync(&self, path: impl AsRef<Path>) -> Result<()> {
         let inode = self.find(path.as_ref(), AtEnd::Follow)?;
         inode.fs().durability().fsync(inode.id())
     }
 
-    /// The same of this directory.
+    /// Makes this directory durable in the same way.
     pub fn sync_all(&self) -> Result<()> {
         self.filesystem().durability().fsync(self.id())
     }
@@ -314,7 +315,8 @@ fn open_found((inode, file_type): (Handle, FileType), how: &OpenOptions) -> Resu
     Ok(file)
 }
 
-/// Removes what is in a directory, up to the first directory in it, which is returned.
+/// Removes entries of a directory up to the first directory in it, and returns that directory with
+/// its name.
 fn empty(dir: &Handle) -> Result<Option<(Handle, Vec<u8>)>> {
     for entry in ReadDir::new(dir.clone())? {
         let entry = entry?;
@@ -327,7 +329,7 @@ fn empty(dir: &Handle) -> Result<Option<(Handle, Vec<u8>)>> {
     Ok(None)
 }
 
-/// The type as the mode has it.
+/// The type bits of a mode.
 fn type_bits(file_type: FileType) -> u32 {
     match file_type {
         FileType::Directory => S_IFDIR,

@@ -7,13 +7,14 @@ use ubtrfs_fs::{Attributes, Errno, InodeId, Result, SetAttributes, WriteAt};
 use crate::handle::Handle;
 use crate::open_options::OpenOptions;
 
-/// Bytes that are read or written at once.
+/// How many bytes are read or written at once.
 const MAX_AT_ONCE: usize = 1 << 20;
 
-/// An open file, as [`std::fs::File`]. It stays until it is dropped, with or without a name.
+/// An open file, like [`std::fs::File`]. The inode exists until this is dropped, with or without a
+/// name.
 ///
-/// What is written is in memory and seen by everybody at once; [`sync_all`](Self::sync_all) makes
-/// it durable, as the next commit does. Dropping the file writes nothing and loses nothing:
+/// Written data is kept in memory and visible to everybody at once. [`sync_all`](Self::sync_all) or
+/// the next commit makes it durable. Dropping the file writes nothing and loses nothing;
 /// [`close`](Self::close) does the same and reports whether the file system has failed meanwhile.
 #[derive(Debug)]
 pub struct File {
@@ -21,7 +22,7 @@ pub struct File {
     is_readable: bool,
     is_writable: bool,
     appends: bool,
-    /// Where [`io::Read`] and [`io::Write`] go on.
+    /// The offset at which [`io::Read`] and [`io::Write`] continue.
     position: u64,
 }
 
@@ -30,14 +31,14 @@ impl File {
         Self { inode, is_readable: how.read, is_writable: how.may_write(), appends: how.append, position: 0 }
     }
 
-    /// The inode, for what [`Filesystem`](ubtrfs_fs::Filesystem) offers by inode: xattrs, flags,
-    /// holes, reflinks. It is valid as long as the file is open.
+    /// The inode, for operations of [`Filesystem`](ubtrfs_fs::Filesystem) that take inodes: xattrs,
+    /// flags, holes, reflinks. It is valid as long as the file is open.
     pub fn id(&self) -> InodeId {
         self.inode.id()
     }
 
-    /// Reads into `buf` from an offset on, and returns how many bytes there were: fewer at the end
-    /// of the file, or of a long read.
+    /// Reads into `buf` from an offset on, and returns how many bytes were read: fewer than
+    /// requested at the end of the file, or for a long read.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         if !self.is_readable {
             return Err(Errno::BADF.into());
@@ -46,7 +47,7 @@ impl File {
         self.inode.fs().files().read_into(self.id(), offset, &mut buf[..len])
     }
 
-    /// All bytes from an offset on.
+    /// Reads all bytes from an offset on.
     pub fn read_from(&self, mut offset: u64) -> Result<Vec<u8>> {
         if !self.is_readable {
             return Err(Errno::BADF.into());
@@ -62,10 +63,10 @@ impl File {
         }
     }
 
-    /// Writes at an offset (of a file that was opened to append: at its end), and returns how many
-    /// bytes were written: of a long write not all. Set-id bits and capabilities go.
+    /// Writes at an offset (or at the end, if the file was opened to append), and returns how many
+    /// bytes were written, which for a long write is not all. Clears set-id bits and capabilities.
     ///
-    /// If `chattr +S` says so, it is durable then.
+    /// With the flag of `chattr +S`, the write is durable when this returns.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
         if !self.is_writable {
             return Err(Errno::BADF.into());
@@ -79,7 +80,7 @@ impl File {
         Ok(written)
     }
 
-    /// Writes all bytes at an offset (of a file that was opened to append: at its end). If that
+    /// Writes all bytes at an offset (or at the end, if the file was opened to append). If this
     /// fails, some may have been written.
     pub fn write_all_at(&self, mut data: &[u8], mut offset: u64) -> Result<()> {
         while !data.is_empty() {
@@ -90,7 +91,7 @@ impl File {
         Ok(())
     }
 
-    /// Cuts the file to so many bytes, or lets it grow to them with a hole.
+    /// Truncates the file to so many bytes, or extends it to them with a hole.
     pub fn set_len(&self, len: u64) -> Result<()> {
         if !self.is_writable {
             return Err(Errno::BADF.into());
@@ -109,13 +110,13 @@ impl File {
         self.inode.fs().durability().fsync(self.id())
     }
 
-    /// Makes the file durable but for its times (fdatasync).
+    /// Makes the file durable except for its times (fdatasync).
     pub fn sync_data(&self) -> Result<()> {
         self.inode.fs().durability().fdatasync(self.id())
     }
 
-    /// Closes the file. Nothing becomes durable by that. An error if the file system has turned
-    /// read-only after one: then what was written and not fsynced may be lost.
+    /// Closes the file, which makes nothing durable. Returns an error if the file system has turned
+    /// read-only after an error: then data that was written and not fsynced may be lost.
     pub fn close(self) -> Result<()> {
         self.inode.fs().check_aborted()
     }
@@ -136,7 +137,7 @@ impl io::Write for File {
         Ok(written)
     }
 
-    /// Does nothing: what was written is seen already, and durable by [`File::sync_all`].
+    /// Does nothing: written data is visible already, and [`File::sync_all`] makes it durable.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

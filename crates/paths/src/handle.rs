@@ -1,10 +1,10 @@
-//! A reference to an inode that is given back when it is dropped.
+//! A reference to an inode, which is released when it is dropped.
 
 use std::sync::Arc;
 
 use ubtrfs_fs::{Filesystem, InodeId, Result};
 
-/// A reference to an inode: while it lives the inode stays, with or without a name.
+/// A reference to an inode. As long as it lives, the inode exists, with or without a name.
 pub(crate) struct Handle {
     fs: Arc<Filesystem>,
     id: InodeId,
@@ -35,12 +35,12 @@ impl Handle {
         Self::new(&self.fs, self.fs.root())
     }
 
-    /// The directory above; that of the root is the root.
+    /// The parent directory; that of the root is the root itself.
     pub(crate) fn parent(&self) -> Result<Self> {
         Ok(Self::new(&self.fs, self.fs.directories().parent(self.id)?))
     }
 
-    /// What a name in this directory refers to.
+    /// Looks up a name in this directory.
     pub(crate) fn lookup(&self, name: &[u8]) -> Result<Self> {
         Ok(Self::adopt(&self.fs, self.fs.directories().lookup(self.id, name)?))
     }

@@ -2,7 +2,7 @@
 //! [`Filesystem`](ubtrfs_fs::Filesystem).
 //!
 //! Permissions are not checked, as if root called: the program that embeds a volume decides who may
-//! do what. Flags of inodes (immutable, append-only) and read-only subvolumes count.
+//! do what. Flags of inodes (immutable, append-only) and read-only subvolumes apply.
 
 mod directory;
 mod file;

@@ -1,6 +1,6 @@
 //! How a file is opened.
 
-/// How a file is opened, as [`std::fs::OpenOptions`].
+/// How a file is opened, like [`std::fs::OpenOptions`].
 #[derive(Clone, Debug, Default)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub struct OpenOptions {
@@ -14,7 +14,7 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// Nothing is allowed yet; a new file would have the permissions 0644.
+    /// Returns options that allow nothing yet. A new file would get the permissions 0644.
     pub fn new() -> Self {
         Self::default()
     }
@@ -31,7 +31,7 @@ impl OpenOptions {
         self
     }
 
-    /// Allow writing at the end of the file only: all writes go there, wherever that is by then.
+    /// Allow writing only at the end of the file, wherever that is at the time of each write.
     pub fn append(&mut self, append: bool) -> &mut Self {
         self.append = append;
         self
@@ -43,20 +43,21 @@ impl OpenOptions {
         self
     }
 
-    /// Make the file if there is none. Needs [`write`](Self::write) or [`append`](Self::append).
+    /// Make the file if it does not exist. Needs [`write`](Self::write) or
+    /// [`append`](Self::append).
     pub fn create(&mut self, create: bool) -> &mut Self {
         self.create = create;
         self
     }
 
-    /// Make the file, or fail with `EEXIST` if there is anything by that name.
+    /// Make the file, or fail with `EEXIST` if the name exists.
     pub fn create_new(&mut self, create_new: bool) -> &mut Self {
         self.create_new = create_new;
         self
     }
 
-    /// The permissions of a new file, as they are: no umask applies, but a default ACL of its
-    /// directory does. If they are not given, they are 0666 with a umask of 022.
+    /// Set the exact permissions of a new file: no umask applies, but a default ACL of its
+    /// directory does. By default they are 0666 with a umask of 022.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.mode = Some(mode);
         self
@@ -66,7 +67,7 @@ impl OpenOptions {
         self.write || self.append
     }
 
-    /// Whether this is a combination that makes sense: the rules of [`std::fs::OpenOptions`].
+    /// Returns whether the combination makes sense, by the rules of [`std::fs::OpenOptions`].
     pub(crate) fn is_sound(&self) -> bool {
         let changes = self.create || self.create_new;
         (self.read || self.may_write())

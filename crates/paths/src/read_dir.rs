@@ -1,4 +1,4 @@
-//! Listing directories.
+//! Lists directories.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -10,15 +10,15 @@ use ubtrfs_fs::{Attributes, DirectoryEntry, InodeId, Result};
 
 use crate::handle::Handle;
 
-/// Entries that are listed at once.
+/// How many entries are listed at once.
 const BATCH: usize = 256;
 
-/// The entries of a directory, in the order in which they were made: without `.` and `..`. An entry
-/// that is made or removed meanwhile may or may not come up; every other one does, once.
+/// The entries of a directory without `.` and `..`, in the order in which they were made. An entry
+/// that is made or removed meanwhile may or may not be listed; every other one is listed once.
 #[derive(Debug)]
 pub struct ReadDir {
     dir: Handle,
-    /// Where the directory ended when the listing began.
+    /// The last entry of the directory when the listing began.
     end: DirIndex,
     after: DirIndex,
     batch: VecDeque<DirectoryEntry>,
@@ -67,7 +67,7 @@ impl DirEntry {
         OsStr::from_bytes(&self.entry.name)
     }
 
-    /// The type of what it refers to.
+    /// The type of the inode that it refers to.
     pub fn file_type(&self) -> FileType {
         self.entry.file_type
     }
@@ -77,7 +77,7 @@ impl DirEntry {
         self.entry.inode
     }
 
-    /// The attributes of what has the name now; of a symbolic link, its own.
+    /// The attributes of the inode that has the name now. A symbolic link is not followed.
     pub fn metadata(&self) -> Result<Attributes> {
         let inode = self.dir.lookup(&self.entry.name)?;
         inode.fs().inodes().attributes(inode.id())

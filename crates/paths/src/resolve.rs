@@ -9,46 +9,46 @@ use crate::handle::Handle;
 /// Whether a symbolic link at the end of a path is followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AtEnd {
-    /// What it refers to.
+    /// Follow it.
     Follow,
-    /// The same, to make a file there if there is none.
+    /// Follow it, to make a file there if there is none.
     Create,
-    /// The link itself, unless a slash follows.
+    /// Don't follow it, unless a slash follows.
     Stay,
-    /// The name itself, which something is to be done with.
+    /// Don't follow it, since the operation is about the name itself.
     Name,
 }
 
 /// Where a path leads.
 #[derive(Debug)]
 pub(crate) struct Place {
-    /// The directory that has the last name, or would have it.
+    /// The directory that has or would have the last name.
     dir: Handle,
-    /// The last name; none if the path ends with the root, `.` or `..`.
+    /// The last name; `None` if the path ends with the root, `.` or `..`.
     name: Option<Vec<u8>>,
-    /// What the path refers to, if that is there, and its type.
+    /// The inode that the path leads to, if it exists, and its type.
     found: Option<(Handle, FileType)>,
-    /// The path ends with a slash, as only those of directories do.
+    /// Whether the path ends with a slash, which is allowed only for directories.
     ends_with_slash: bool,
 }
 
 impl Place {
-    /// What the path refers to, and its type.
+    /// The inode that the path leads to, and its type. `ENOENT` if it does not exist.
     pub(crate) fn found(self) -> Result<(Handle, FileType)> {
         self.found.ok_or(Errno::NOENT.into())
     }
 
-    /// Whether there is anything.
+    /// Returns whether the path leads to an inode.
     pub(crate) fn exists(&self) -> bool {
         self.found.is_some()
     }
 
-    /// Whether the path ends with a slash.
+    /// Returns whether the path ends with a slash.
     pub(crate) fn ends_with_slash(&self) -> bool {
         self.ends_with_slash
     }
 
-    /// The directory and the name in it.
+    /// The directory and the name in it. `EBUSY` if the path has no last name.
     pub(crate) fn entry(&self) -> Result<(&Handle, &[u8])> {
         match &self.name {
             Some(name) => Ok((&self.dir, name)),
@@ -56,7 +56,7 @@ impl Place {
         }
     }
 
-    /// The same of something that is there; and its type.
+    /// The directory and the name of an existing inode, and its type.
     pub(crate) fn old_entry(&self) -> Result<(&Handle, &[u8], FileType)> {
         let (_, file_type) = self.found.as_ref().ok_or(Errno::NOENT)?;
         let (dir, name) = self.entry()?;
@@ -66,7 +66,7 @@ impl Place {
         Ok((dir, name, *file_type))
     }
 
-    /// The same for something new.
+    /// The directory and the name for a new inode of this type. `EEXIST` if the name exists.
     pub(crate) fn new_entry(&self, file_type: FileType) -> Result<(&Handle, &[u8])> {
         if self.found.is_some() {
             return Err(Errno::EXIST.into());
@@ -78,8 +78,8 @@ impl Place {
     }
 }
 
-/// Follows a path from a directory. An absolute one begins at the root of the mounted subvolume, as
-/// do absolute targets of symbolic links; no path leads out of it.
+/// Follows a path from a directory. Absolute paths and absolute targets of symbolic links begin at
+/// the root of the mounted subvolume, and no path leads out of it.
 pub(crate) fn resolve(from: &Handle, path: &[u8], at_end: AtEnd) -> Result<Place> {
     if path.is_empty() {
         return Err(Errno::NOENT.into());
@@ -142,7 +142,7 @@ fn beginning(from: &Handle, path: &[u8]) -> Handle {
     if path.starts_with(b"/") { from.root() } else { from.clone() }
 }
 
-/// The names of a path, the last one first.
+/// The names of a path, in reverse order.
 fn components(path: &[u8]) -> Vec<Vec<u8>> {
     path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).rev().map(<[u8]>::to_vec).collect()
 }

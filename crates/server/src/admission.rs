@@ -1,17 +1,17 @@
-//! Whether an ioctl is served, as the table says: the right of the caller, and what the VFS would
-//! have taken before a driver changes anything by it (invariant 54), which is write access to the
-//! mount of the caller's descriptor, and the ids that this mount shows.
+//! Decides whether an ioctl is served, as the table of ioctls says. This checks the right of the
+//! caller, and what the VFS would have taken before a driver changes anything (invariant 54): write
+//! access to the mount of the caller's descriptor, and the ids that this mount shows.
 //!
-//! To FUSE most ioctls are unknown, so the kernel takes nothing for them. What is checked follows
-//! the kernel's order: some are refused to who may not do them before it counts whether the mount
-//! is read-only. Of those for which nothing is taken,
+//! FUSE does not know most ioctls, so the kernel takes nothing for them. The checks follow the
+//! kernel's order: for some ioctls it refuses a caller without the right before it checks whether
+//! the mount is read-only. Among the ioctls for which nothing is taken,
 //!
 //! - `FS_IOC_SETFLAGS` and `FS_IOC_FSSETXATTR` are the VFS's own, which checks both itself;
-//! - `ADD_DEV`, `DEV_REPLACE`, `FITRIM`, `GET_DEV_STATS` and what ends something else take no write
-//!   access to the mount in the kernel's driver either.
+//! - `ADD_DEV`, `DEV_REPLACE`, `FITRIM`, `GET_DEV_STATS` and ioctls that cancel something take no
+//!   write access to the mount in the kernel's driver either.
 //!
-//! Freezing (FIFREEZE) needs nothing: the kernel refuses it for FUSE. Security modules have seen
-//! the ioctl before FUSE has.
+//! Freezing (FIFREEZE) needs no check, since the kernel refuses it for FUSE. Security modules see
+//! an ioctl before FUSE does.
 
 use ubtrfs_fuse::caller_file::{Asked, CallerMount, IdMaps, mount_of};
 use ubtrfs_fuse::request::Ioctl;
@@ -34,7 +34,7 @@ impl Admitted<'_> {
         Powers::on(self.caller, self.ids.clone())
     }
 
-    /// `EPERM` for who may not ask for this.
+    /// Returns `EPERM` if the caller has no right to this ioctl.
     fn check_right(&self, row: &Row, data: &[u8]) -> Result<(), Errno> {
         let may = match row.right {
             Right::SysAdmin => self.powers().has(Capability::Administrator),
@@ -45,9 +45,9 @@ impl Admitted<'_> {
 }
 
 impl Shared {
-    /// Takes for an ioctl what the VFS would have taken, and sees that the caller has the right to
-    /// it. `EROFS` where the caller's mount is read-only, or may be; `EPERM` where it can't be
-    /// known how it shows ids, and without the right.
+    /// Takes for an ioctl what the VFS would have taken, and checks that the caller has the right
+    /// to it. Returns `EROFS` if the caller's mount is read-only or may be, and `EPERM` if the
+    /// caller has no right, or if it is unknown how the mount shows ids.
     pub(crate) fn admit<'a>(
         &self,
         caller: &'a Caller<'a>,
@@ -63,7 +63,7 @@ impl Shared {
         }
         let is_only_ids = matches!(taken, Taken::Ids);
         let Some(CallerMount { read_only, ids }) = self.mount_of(caller, node, what.command) else {
-            // Not a warning: any user can cause it, by a mount of his own making.
+            // This is no warning, since any user can cause it by a mount of his own.
             tracing::debug!(pid = caller.pid, "an ioctl is refused: through which mount it came can't be found out");
             return Err(if is_only_ids { Errno::PERM } else { Errno::ROFS });
         };
@@ -80,7 +80,7 @@ impl Shared {
         Ok(admitted)
     }
 
-    /// The mount of the descriptor that an ioctl is asked of.
+    /// The mount of the descriptor on which an ioctl is called.
     fn mount_of(&self, caller: &Caller<'_>, node: u64, command: u32) -> Option<CallerMount> {
         let id = self.inode(node).ok()?;
         let is_file = |number| self.numbers.shown_as(number) == Ok(id);

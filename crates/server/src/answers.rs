@@ -1,4 +1,4 @@
-//! Replies to requests, from the results of the engine.
+//! Makes replies to requests from the results of the engine.
 
 use ubtrfs_fuse::reply::{ReplyAttr, ReplyCreate, ReplyEmpty, ReplyEntry};
 use ubtrfs_fuse::{Entry, Errno, OpenFlags};

@@ -1,4 +1,4 @@
-//! What stat(2) and statx(2) show.
+//! The attributes that stat(2) and statx(2) show.
 
 use ubtrfs_format::items::{InodeFlags, Timespec};
 use ubtrfs_fuse::{Attributes, StatFs, Statx, Timestamp};
@@ -45,7 +45,7 @@ pub(crate) fn statx(numbers: &NodeNumbers, block_size: u32, of: &ubtrfs::Attribu
     };
     Statx {
         attributes: attributes(numbers, block_size, of),
-        // Very old volumes have no times of birth.
+        // Very old volumes have no creation times.
         btime: (of.btime != Timespec::default()).then(|| timestamp(of.btime)),
         flags: bits(&|flag| of.flags & flag != 0),
         flags_mask: bits(&|_| true),

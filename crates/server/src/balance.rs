@@ -1,6 +1,6 @@
-//! The ioctls of a balance: btrfs's own, with their numbers and arguments, but for the one that
-//! pauses and cancels. The argument of that is a number in place of a pointer, which FUSE does not
-//! pass on; ours, under another number, points to it.
+//! The ioctls of a balance: btrfs's own, with their numbers and arguments, except for the one that
+//! pauses and cancels. The argument of btrfs's own is a number in place of a pointer, which FUSE
+//! does not pass on; ours has another number, and its argument points to that number.
 
 use ubtrfs::{BalanceProgress, Filesystem};
 use ubtrfs_format::ioctl::{BALANCE, size_of};
@@ -12,9 +12,10 @@ use crate::long_ioctls::within_limit;
 
 /// Bytes of the argument of [`BALANCE`], and of the answer about its progress.
 pub const ARGUMENT_SIZE: usize = size_of(BALANCE);
-/// What [`BALANCE_CONTROL`](ubtrfs_format::ioctl::BALANCE_CONTROL) asks for.
+/// The argument of [`BALANCE_CONTROL`](ubtrfs_format::ioctl::BALANCE_CONTROL) that pauses a
+/// balance.
 pub const PAUSE: u64 = 1;
-/// The same.
+/// The argument of `BALANCE_CONTROL` that cancels a balance.
 pub const CANCEL: u64 = 2;
 
 /// The offsets of the state, of the arguments for data chunks (those for metadata and system chunks
@@ -22,7 +23,7 @@ pub const CANCEL: u64 = 2;
 const STATE: usize = 8;
 const ARGS: usize = 16;
 const PROGRESS: usize = ARGS + 3 * BalanceArgs::SIZE;
-/// Ours, in bytes that the kernel does not use: the most bytes in a second.
+/// The offset of our own limit, in bytes that the kernel does not use: the most bytes per second.
 const LIMIT: usize = PROGRESS + 24;
 /// A bit of the state.
 const RUNNING: u64 = 1;
@@ -36,12 +37,12 @@ pub(crate) enum BalanceIoctl {
     Cancel,
 }
 
-/// A balance that is to begin or to go on.
+/// A balance that is to begin or to be resumed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Run {
-    /// What it does. With the flag for that it goes on with the one that was paused.
+    /// What the balance does. With the flag `RESUME`, it resumes the paused balance.
     pub balance: BalanceItem,
-    /// The most bytes in a second; 0 is no limit.
+    /// The most bytes per second; 0 is no limit.
     pub bytes_per_second: u64,
 }
 
@@ -51,7 +52,7 @@ impl BalanceIoctl {
         Run::decode(data).map(|run| Self::Run(Box::new(run))).ok_or(Errno::INVAL)
     }
 
-    /// Reads that of `BALANCE_CONTROL`.
+    /// Reads the argument of `BALANCE_CONTROL`.
     pub(crate) fn control(data: &[u8]) -> Result<Self, Errno> {
         match u64_at(data, 0) {
             Some(PAUSE) => Ok(Self::Pause),
@@ -60,7 +61,7 @@ impl BalanceIoctl {
         }
     }
 
-    /// Answers, when a balance has ended that this begins.
+    /// Makes the answer. A balance that this begins has ended when it returns.
     pub(crate) fn answer(self, engine: &Filesystem, goes_on: &dyn Fn() -> bool) -> Result<Vec<u8>, Errno> {
         let failed = |error: ubtrfs::Error| error.errno();
         match self {
@@ -86,7 +87,7 @@ impl BalanceIoctl {
 }
 
 impl Run {
-    /// The argument that begins it.
+    /// The argument that begins the balance.
     pub fn encode(&self) -> [u8; ARGUMENT_SIZE] {
         let mut argument = [0; ARGUMENT_SIZE];
         argument.copy_from_slice(&encode(&self.balance, false, BalanceProgress::default()));
@@ -102,7 +103,7 @@ impl Run {
     }
 }
 
-/// An argument with a balance, and how far it is.
+/// Makes an argument of a balance and its progress.
 fn encode(balance: &BalanceItem, running: bool, progress: BalanceProgress) -> Vec<u8> {
     let mut argument = balance.flags.to_le_bytes().to_vec();
     argument.extend((u64::from(running) * RUNNING).to_le_bytes());
@@ -116,8 +117,8 @@ fn encode(balance: &BalanceItem, running: bool, progress: BalanceProgress) -> Ve
     argument
 }
 
-/// Whether an answer is of a balance that is under way, and how far it is: chunks that were chosen,
-/// looked at, and emptied.
+/// Reads from an answer whether a balance is under way, and its progress: the chunks that were
+/// chosen, considered, and emptied.
 pub fn progress_in(answer: &[u8]) -> (bool, BalanceProgress) {
     let number = |at: usize| u64_at(answer, at).unwrap_or_default();
     let (expected, considered, completed) = (number(PROGRESS), number(PROGRESS + 8), number(PROGRESS + 16));

@@ -1,5 +1,5 @@
-//! btrfs's own ioctls and FITRIM, as far as they reach a server: FUSE passes arguments of the size
-//! that a command's number encodes, and nothing behind them. So `SPACE_INFO` and `TREE_SEARCH_V2`,
+//! btrfs's own ioctls and FITRIM, as far as they reach a server. FUSE passes arguments of the size
+//! that a command's number encodes, and nothing behind them, so `SPACE_INFO` and `TREE_SEARCH_V2`,
 //! whose answers follow their argument, can't be served.
 
 use std::collections::BTreeMap;
@@ -29,16 +29,16 @@ pub(crate) enum VolumeIoctl {
     SetLabel(Vec<u8>),
 }
 
-/// What to search for.
+/// A search in a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Search {
-    /// 0: the subvolume of the ioctl's file.
+    /// The tree; 0 is the subvolume of the ioctl's file.
     tree: u64,
     first: Key,
     last: Key,
     generations: std::ops::RangeInclusive<u64>,
     most: u32,
-    /// The head of the argument, which the answer repeats.
+    /// The first bytes of the argument, which the answer repeats.
     head: Vec<u8>,
 }
 
@@ -48,8 +48,8 @@ const DEV_STATS_SIZE: usize = 1032;
 /// The flag of `GET_DEV_STATS` that sets the counters to zero.
 const RESET: u64 = 1;
 const RESET_AT: usize = 16;
-/// The offset of the path in the answer to `DEV_INFO`, and its greatest length with the zero after
-/// it.
+/// The offset of the path in the answer to `DEV_INFO`, and its greatest length with the zero byte
+/// after it.
 const DEV_INFO_PATH: usize = 3072;
 const PATH_SIZE: usize = 1024;
 const SEARCH_SIZE: usize = 4096;
@@ -66,7 +66,7 @@ fn number(data: &[u8], at: usize) -> std::result::Result<u64, Errno> {
     u64_at(data, at).ok_or(Errno::INVAL)
 }
 
-/// Whether an argument of `GET_DEV_STATS` asks for the counters to become zero.
+/// Returns whether an argument of `GET_DEV_STATS` asks to reset the counters.
 pub(crate) fn resets_errors(data: &[u8]) -> bool {
     u64_at(data, RESET_AT).is_some_and(|flags| flags & RESET != 0)
 }
@@ -75,13 +75,13 @@ fn u32_at(data: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*data.get(at..)?.first_chunk()?))
 }
 
-/// The text that ends with a zero.
+/// Reads a text that ends with a zero byte.
 pub(crate) fn text(bytes: &[u8]) -> std::result::Result<String, Errno> {
     let end = bytes.iter().position(|byte| *byte == 0).ok_or(Errno::INVAL)?;
     String::from_utf8(bytes[..end].to_vec()).map_err(|_| Errno::INVAL)
 }
 
-/// Puts a text, with a zero behind it, into bytes that are zero.
+/// Writes a text into bytes that are zero, and leaves a zero behind it.
 pub(crate) fn put_text(argument: &mut [u8], at: usize, room: usize, text: &str) -> std::result::Result<(), Errno> {
     let bytes = text.as_bytes();
     if bytes.len() >= room {
@@ -91,11 +91,11 @@ pub(crate) fn put_text(argument: &mut [u8], at: usize, room: usize, text: &str) 
     Ok(())
 }
 
-/// The answer to an ioctl: what ioctl(2) returns is 0, and this is left in the argument.
+/// The bytes that an ioctl leaves in its argument. ioctl(2) returns 0.
 pub(crate) type Answer = Vec<u8>;
 
 impl VolumeIoctl {
-    /// Reads the argument of `FITRIM`. `EINVAL`, as for the others, where it makes no sense.
+    /// Reads the argument of `FITRIM`. Like the others, returns `EINVAL` if it makes no sense.
     pub(crate) fn trim(data: &[u8]) -> std::result::Result<Self, Errno> {
         Ok(Self::Trim { start: number(data, 0)?, len: number(data, 8)?, least: number(data, 16)? })
     }
@@ -115,13 +115,13 @@ impl VolumeIoctl {
     }
 
     pub(crate) fn set_label(data: &[u8]) -> std::result::Result<Self, Errno> {
-        // Without a zero in it there is no end.
+        // A label must end with a zero byte.
         let end = data.iter().position(|byte| *byte == 0).ok_or(Errno::INVAL)?;
         Ok(Self::SetLabel(data[..end].to_vec()))
     }
 
-    /// Answers. `subvolume`: that of the ioctl's file; `devices`: the paths of the volume's
-    /// devices, by their numbers.
+    /// Makes the answer. `subvolume` is that of the ioctl's file; `devices` has the paths of the
+    /// volume's devices by their numbers.
     pub(crate) fn answer(
         self,
         engine: &Filesystem,
@@ -154,7 +154,8 @@ impl VolumeIoctl {
 }
 
 fn fs_info(engine: &Filesystem) -> Answer {
-    /// Which of the fields that came later are filled in: checksums, generation, metadata id.
+    /// The flags that say which of the later fields are filled in: checksums, generation, metadata
+    /// id.
     const ALL: u64 = 7;
     let volume = engine.volume();
     let superblock = volume.superblock();
@@ -176,8 +177,7 @@ fn fs_info(engine: &Filesystem) -> Answer {
     answer
 }
 
-/// How often a device has failed, in at most `count` counters. The next commit makes a reset
-/// durable.
+/// The error counters of a device, at most `count` of them. The next commit makes a reset durable.
 fn device_errors(engine: &Filesystem, devid: DeviceId, count: u64, reset: bool) -> Result<Answer> {
     let found = engine.volume().device_errors().into_iter().find(|(id, _)| *id == devid);
     let (_, errors) = found.ok_or(Errno::NODEV)?;
@@ -226,7 +226,8 @@ impl Search {
 
     fn answer(self, engine: &Filesystem, subvolume: TreeId) -> Result<Answer> {
         let tree = if self.tree == 0 { subvolume } else { TreeId(self.tree) };
-        // Trees are shown as of the last commit; programs list subvolumes by these.
+        // A search shows trees as of the last commit, and programs list subvolumes by these two
+        // trees.
         if [TreeId::ROOT, TreeId::UUID].contains(&tree) {
             engine.subvolumes().commit_subvolume_entries()?;
         }
@@ -234,7 +235,7 @@ impl Search {
         let mut count = 0_u32;
         let mut too_large = false;
         if self.first <= self.last {
-            // Programs that look for what is new ask for generations: older leaves are not read.
+            // Programs that look for changes ask for generations, so older leaves need not be read.
             let oldest = Generation(*self.generations.start());
             engine.search_tree_since(tree, oldest, (self.first, self.last), &mut |item| {
                 if !self.generations.contains(&item.generation) {
@@ -251,7 +252,7 @@ impl Search {
                 answer.extend((item.data.len() as u32).to_le_bytes());
                 answer.extend(item.data);
                 count += 1;
-                // As in the kernel, the first item is there before items are counted.
+                // As in the kernel, the answer gets the first item before items are counted.
                 count < self.most
             })?;
         }

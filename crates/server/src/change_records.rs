@@ -1,8 +1,8 @@
-//! Changes of files as bytes, as a mount's server sends them and `ubtrfs diff` reads them: records,
-//! each behind its length.
+//! The encoding of changes of files, which a mount's server sends and `ubtrfs diff` reads: a
+//! sequence of records, each preceded by its length.
 //!
-//! Numbers are little-endian; attributes of an inode are as on disk; lists and strings begin with
-//! their length.
+//! Numbers are little-endian; attributes of an inode have their form on disk; lists and strings
+//! begin with their length.
 
 use ubtrfs::{
     ChangedAttribute, ChangedContent, ChangedSubvolume, ChangedXattr, Content, FileChange, FileName, WhatChanged,
@@ -12,8 +12,9 @@ use ubtrfs_format::{Ino, TreeId};
 
 /// Bytes of a record's length.
 const HEAD: usize = 4;
-/// The longest record. A file of a million changed extents has one of some 20 MB; the comparison
-/// itself refuses what would be longer than half of this, but for names.
+/// The longest record in bytes. The record of a file with a million changed extents has some 20 MB.
+/// The comparison itself refuses a change whose record would be longer than half of this, apart
+/// from names.
 const MAX: usize = 512 << 20;
 
 /// What became of an inode, by its number in a record.
@@ -32,7 +33,7 @@ const ATTRIBUTES: [ChangedAttribute; 9] = [
     ChangedAttribute::ChangeTime,
     ChangedAttribute::CreationTime,
 ];
-/// Says that there is none, where a number in a table is expected.
+/// The value that says that there is none, where a number in a table is expected.
 const NONE: u8 = u8::MAX;
 
 /// A change as a record; `None` if it is too long for one.
@@ -74,8 +75,8 @@ pub fn encode(change: &FileChange) -> Option<Vec<u8>> {
     Some(record)
 }
 
-/// The bytes that the first record of `bytes` takes, if they are all there. An error if they are no
-/// records.
+/// The length in bytes of the first record of `bytes`, or `None` if not all of it is there. An
+/// error if `bytes` is no record.
 pub fn length(bytes: &[u8]) -> Result<Option<usize>, NoRecord> {
     let Some(head) = bytes.first_chunk::<HEAD>() else { return Ok(None) };
     let length = u32::from_le_bytes(*head) as usize;
@@ -127,7 +128,7 @@ pub fn decode(record: &[u8]) -> Result<FileChange, NoRecord> {
     })
 }
 
-/// Bytes are no record of a change.
+/// The error that bytes are no record of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRecord;
 
@@ -201,7 +202,7 @@ impl Reader<'_> {
         }
     }
 
-    /// No room is made for more than there is.
+    /// Reads a list. It reserves no memory by the length, which may be wrong.
     fn list<T>(&mut self, mut read: impl FnMut(&mut Self) -> Result<T, NoRecord>) -> Result<Vec<T>, NoRecord> {
         let length = self.u64()?;
         let mut values = Vec::new();

@@ -1,11 +1,12 @@
-//! Names that the kernel has to look up again: they were made, or have gone.
+//! Invalidates names in the kernel that have been made or removed, so that it looks them up again.
 //!
-//! It takes the lock of the directory for that. A process that lists the directory has that lock
-//! while names are copied into its memory, which may be a mapped file of a server that never
-//! answers: then the lock is held for ever. So no request waits for it for long, and of each
-//! directory only one thread does. Which user asked first pays for that thread (invariant 65). A
-//! name that could not be invalidated yet stays in the queue: until then the kernel may show what
-//! it has cached. A user who has too many there gets no more: `EBUSY`, before anything is changed.
+//! For that the kernel takes the lock of the directory. A process that lists the directory holds
+//! that lock while names are copied into its memory. That memory may be a mapped file of a server
+//! that never answers, and then the lock is held forever. So no request waits for it for long, and
+//! only one thread waits for each directory. The thread counts for the user who asked first
+//! (invariant 65). A name that could not be invalidated yet stays in the queue, and until then the
+//! kernel may show what it has cached. A user who has too many names in queues gets `EBUSY` before
+//! anything is changed.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -16,14 +17,14 @@ use ubtrfs_threads::{Condvar, Mutex, Rank};
 
 use crate::users_pool::{User, UsersPool};
 
-/// Directories that are waited for at a time for one user.
+/// How many directories threads wait for at a time for one user.
 const EACH: usize = 8;
-/// Names of one user that wait.
+/// How many names of one user may wait.
 const MAX_NAMES: usize = 256;
 /// How long a request waits for a directory's lock.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
-/// What invalidates a name.
+/// The function that invalidates a name.
 type Invalidate = Box<dyn FnOnce() + Send>;
 
 struct Waiting {
@@ -50,7 +51,7 @@ impl Done {
         self.changed.notify_all();
     }
 
-    /// Waits for it; returns whether it is so.
+    /// Waits until the name is invalidated, at most for `most`; returns whether it is.
     fn wait(&self, most: Duration) -> bool {
         let deadline = Instant::now() + most;
         let mut is_done = self.is_done.lock();
@@ -62,14 +63,14 @@ impl Done {
 #[derive(Default)]
 struct Directory {
     names: VecDeque<Waiting>,
-    /// Since when a thread has been busy with one of them.
+    /// Since when a thread has been invalidating one of them, if one does.
     busy: Option<Instant>,
 }
 
 #[derive(Default)]
 struct State {
     directories: HashMap<u64, Directory>,
-    /// Names that wait, by who has asked.
+    /// How many names wait for each user.
     names: HashMap<User, usize>,
 }
 
@@ -84,14 +85,14 @@ impl ChangedNames {
         Self { state: Arc::new(Mutex::with_default(Rank::ChangedNames)), threads: UsersPool::new(EACH) }
     }
 
-    /// Whether a user may change a name. `EBUSY` if too many of his wait.
+    /// Returns `EBUSY` if so many names of a user wait that he may not change another.
     pub(crate) fn check(&self, user: User) -> Result<(), Errno> {
         let waiting = self.state.lock().names.get(&user).copied().unwrap_or(0);
         if user != User::Root && waiting >= MAX_NAMES { Err(Errno::BUSY) } else { Ok(()) }
     }
 
-    /// Has a name of a directory invalidated for a user, by `invalidate`, after those of this
-    /// directory that came before it. `waits`: waits for that, but not long.
+    /// Has `invalidate` called for a name of a directory, for a user, after the earlier names of
+    /// this directory. If `waits` is set, waits for that, but at most for [`MAX_WAIT`].
     pub(crate) fn add(&self, user: User, dir: u64, waits: bool, invalidate: impl FnOnce() + Send + 'static) {
         let done = Arc::new(Done::default());
         let is_done = Arc::clone(&done);
@@ -100,10 +101,10 @@ impl ChangedNames {
             *state.names.entry(user).or_default() += 1;
             let directory = state.directories.entry(dir).or_default();
             directory.names.push_back(Waiting { user, invalidate: Box::new(invalidate), done });
-            // Who knows that it hangs does not wait.
+            // A directory that is known to hang is not waited for again.
             directory.busy.map_or(MAX_WAIT, |since| MAX_WAIT.saturating_sub(since.elapsed()))
         };
-        // If a thread is busy there, this one finds nothing to do.
+        // If a thread is busy with the directory, this job finds nothing to do.
         let shared = Arc::clone(&self.state);
         self.threads.run(user, move || work(&shared, dir));
         if waits && !is_done.wait(longest) {
@@ -112,7 +113,7 @@ impl ChangedNames {
     }
 }
 
-/// Invalidates the names of a directory that wait, unless another thread does.
+/// Invalidates the waiting names of a directory, unless another thread does so.
 fn work(state: &Mutex<State>, dir: u64) {
     loop {
         let next = {
@@ -151,7 +152,7 @@ mod tests {
 
     use super::*;
 
-    /// Invalidations that hang until the result is dropped, one in each directory.
+    /// Adds an invalidation in each directory that hangs until the result is dropped.
     fn hang(names: &ChangedNames, user: User, dirs: std::ops::Range<u64>) -> Vec<Sender<()>> {
         let hanging = |dir| {
             let (sender, receiver): (_, Receiver<()>) = channel();
@@ -163,7 +164,8 @@ mod tests {
         dirs.map(hanging).collect()
     }
 
-    /// How long an invalidation takes that hangs nowhere, and whether it is done.
+    /// Adds an invalidation that does not hang by itself, and returns how long that took and
+    /// whether it is done.
     fn add(names: &ChangedNames, user: User, dir: u64) -> (Duration, bool) {
         let (began, done) = (Instant::now(), Arc::new(AtomicUsize::new(0)));
         let counter = Arc::clone(&done);
@@ -182,7 +184,8 @@ mod tests {
             let (took, is_done) = add(&names, User::Root, dir);
             assert!(is_done && took < MAX_WAIT, "{took:?}");
         }
-        // Where it hangs it takes a moment at the first time, and then none.
+        // In a directory that hangs, the first invalidation waits a moment, and later ones don't
+        // wait.
         let (took, is_done) = add(&names, User::Root, 1);
         assert!(!is_done && took <= 2 * MAX_WAIT, "{took:?}");
         ubtrfs_threads::thread::sleep(MAX_WAIT);

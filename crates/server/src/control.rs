@@ -1,20 +1,21 @@
-//! What programs learn of the server of a mount, and how they control it.
+//! How programs query and control the server of a mount.
 //!
-//! Reading the extended attribute [`STATS`], which every inode of the mount seems to have and no
-//! listing shows, gives a [`Report`] as JSON, and changes nothing. A process that may read the
-//! inode may read it.
+//! The extended attribute [`STATS`], which every inode of the mount seems to have and no listing
+//! shows, is a [`Report`] as JSON. Reading it changes nothing. A process that may read the inode
+//! may read it.
 //!
-//! All that changes anything are ioctls of ours ([`control_ioctls`](crate::control_ioctls)), whose
-//! rights the table of ioctls has. [`CONTROL_SYNC`](ubtrfs_format::ioctl::CONTROL_SYNC) makes all
-//! earlier changes durable, and fails as the commit failed.
-//! [`REMOUNT`](ubtrfs_format::ioctl::REMOUNT) is the server's part of a remount, and
-//! [`FORCE`](ubtrfs_format::ioctl::FORCE) announces an unmount by force.
+//! Everything that changes something is an ioctl of ours
+//! ([`control_ioctls`](crate::control_ioctls)), and the table of ioctls says who has the right to
+//! it. [`CONTROL_SYNC`](ubtrfs_format::ioctl::CONTROL_SYNC) makes all earlier changes durable, and
+//! returns the error of the commit if that fails. [`REMOUNT`](ubtrfs_format::ioctl::REMOUNT) is the
+//! server's part of a remount, and [`FORCE`](ubtrfs_format::ioctl::FORCE) announces an unmount by
+//! force.
 //!
-//! A [`Question`] begins a long answer, whose number is the ioctl's answer.
-//! [`NEXT`](ubtrfs_format::ioctl::NEXT) gives the next piece of it:
-//! [`MORE`](crate::streams::MORE) or [`LAST`](crate::streams::LAST), then bytes.
-//! [`KEEP`](ubtrfs_format::ioctl::KEEP) gives none, but says that the reader is still there: one
-//! that is silent for a minute is given up.
+//! A [`Question`] begins a long answer; the ioctl returns the number of its stream.
+//! [`NEXT`](ubtrfs_format::ioctl::NEXT) gives the next piece of it: [`MORE`](crate::streams::MORE)
+//! or [`LAST`](crate::streams::LAST), then bytes. [`KEEP`](ubtrfs_format::ioctl::KEEP) gives none,
+//! but says that the reader is still there: the server gives up a reader that is silent for a
+//! minute.
 
 use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
@@ -25,38 +26,37 @@ use ubtrfs_format::{Generation, TreeId};
 
 /// The attribute that holds the report.
 pub const STATS: &str = "ubtrfs.stats";
-/// What new regular files are like, by the name that a remount gives the server, and the flags of
-/// each.
+/// The kinds of new regular files: the name that a remount gives the server, and the inode flags.
 pub const NEW_FILES: [(&str, u64); 3] = [
     ("datacow", 0),
     ("nodatasum", InodeFlags::NODATASUM),
     ("nodatacow", InodeFlags::NODATACOW | InodeFlags::NODATASUM),
 ];
 
-/// The name of these flags.
+/// The name of the kind with these flags.
 pub fn name_of_new_files(flags: u64) -> Option<&'static str> {
     NEW_FILES.iter().find(|(_, all)| *all == flags).map(|(name, _)| *name)
 }
 
-/// Whether an option says what new regular files are like.
+/// Returns whether an option says which flags new regular files get.
 pub(crate) fn is_of_new_files(option: &str) -> bool {
     option == "datasum" || NEW_FILES.iter().any(|(name, _)| *name == option)
 }
 
-/// The namespace of that attribute; others in it don't exist.
+/// The namespace of that attribute, which has no other attributes.
 pub(crate) const NAMESPACE: &[u8] = b"ubtrfs.";
 
 /// A question with a long answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// What two subvolumes don't have alike, in [records](crate::change_records).
+    /// The differences of two subvolumes, in [records](crate::change_records).
     Changes {
         /// The number of the old one.
         old: TreeId,
         /// The number of the new one.
         new: TreeId,
     },
-    /// What this commit or a later one has changed in a subvolume, in the same records.
+    /// The changes that this commit and later ones have made to a subvolume, in the same records.
     ChangesSince {
         /// The number of the subvolume.
         subvolume: TreeId,
@@ -68,17 +68,17 @@ pub enum Question {
 /// An error that a mount had.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportedError {
-    /// When it came the last time, in seconds since the beginning of 1970.
+    /// When it last occurred, in seconds since the beginning of 1970.
     pub time: u64,
-    /// How often it came.
+    /// How often it occurred.
     pub count: u64,
-    /// What was being done, from the operation to its part.
+    /// What the mount was doing, from the operation down to its part.
     pub step: String,
     /// What happened, with all its causes.
     pub cause: String,
     /// The number of the device that failed, if one did.
     pub device: Option<u64>,
-    /// Where on it, in bytes.
+    /// The physical address on that device, in bytes.
     pub physical: Option<u64>,
     /// The logical address of that place.
     pub logical: Option<u64>,
@@ -104,7 +104,7 @@ impl From<&ubtrfs::ErrorRecord> for ReportedError {
     }
 }
 
-/// What a running mount says of itself.
+/// The report of a running mount.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names are what `ubtrfs stats` shows; manual pages explain them")]
 pub struct Report {
@@ -116,32 +116,32 @@ pub struct Report {
     /// later one of the same number.
     pub pid_started: u64,
     pub devices: Vec<String>,
-    /// The numbers of those that lack something that the others have.
+    /// The numbers of the devices that lack something that the others have.
     #[serde(default)]
     pub lagging_devices: Vec<u64>,
-    /// The options that it was mounted with, but those for data as they are now.
+    /// The options of the mount; those for data have their present values.
     #[serde(default)]
     pub options: Vec<String>,
     /// `fuseblk`, `fuse` or `fuse (fusermount3)`.
     pub mount_type: String,
-    /// Why it is not `fuseblk`, where it might be.
+    /// Why the type is not `fuseblk`, where it could be.
     pub mount_fallback: Option<String>,
     /// Whether sync(2), syncfs(2) and a remount by the kernel alone reach the server, and how.
     #[serde(default)]
     pub syncs: String,
     /// How requests arrive: over `io_uring` or `/dev/fuse`.
     pub transport: String,
-    /// Why not over `io_uring`, where they might, and what to do about it.
+    /// Why requests don't arrive over `io_uring`, where they could, and what to do about it.
     #[serde(default)]
     pub transport_fallback: Option<String>,
     pub threads: u64,
     pub read_only: bool,
-    /// Why it turned read-only after an error.
+    /// Why the mount turned read-only after an error.
     pub aborted: Option<String>,
     /// Errors of devices and of what they hold.
     #[serde(default)]
     pub errors: u64,
-    /// The last of them, the newest at the end.
+    /// The last of these errors, the newest at the end.
     #[serde(default)]
     pub last_errors: Vec<ReportedError>,
     pub commit_interval_seconds: u64,
@@ -152,18 +152,18 @@ pub struct Report {
     pub commit_bytes: u64,
     pub fsyncs: u64,
     pub fsyncs_without_work: u64,
-    /// How many fsyncs took so many microseconds at most, from the request to the answer, and more
-    /// than the number before.
+    /// A histogram of the time of fsyncs from the request to the answer: for each upper bound in
+    /// microseconds, how many fsyncs took at most that long, and longer than the bound before.
     #[serde(default)]
     pub fsync_micros: BTreeMap<u64, u64>,
-    /// Writes of the log.
+    /// Writes of the log tree.
     pub log_writes: u64,
-    /// Fsyncs that these made durable.
+    /// Fsyncs that these writes made durable.
     pub log_requests: u64,
     pub log_bytes: u64,
     /// Lookups in the trees for unchanged parts of log items.
     pub log_searches: u64,
-    /// Fsyncs that became commits, by reason; those that never did are left out.
+    /// Fsyncs that became commits, by reason; reasons that never occurred are left out.
     pub log_fallbacks: BTreeMap<String, u64>,
     pub bytes_read: u64,
     pub bytes_written: u64,
@@ -171,37 +171,37 @@ pub struct Report {
     pub bytes_placed: u64,
     pub bytes_cloned: u64,
     pub dirty_bytes: u64,
-    /// Memory that changes take which no commit has made durable, but for dirty data.
+    /// Bytes of memory that uncommitted changes take, without dirty data.
     pub changed_bytes: u64,
-    /// Data in flight to the devices.
+    /// Bytes of data in flight to the devices.
     pub bytes_in_flight: u64,
     pub inodes_in_memory: u64,
     pub orphans_cleaned: u64,
-    /// Nodes that were shared with snapshots and are no more.
+    /// Tree nodes that were shared with snapshots and no longer are.
     pub nodes_unshared: u64,
-    /// Leaves that commits wrote before they had made the rest, so as not to have all in memory.
+    /// Leaves that commits wrote before they had made all others, to save memory.
     pub leaves_written_early: u64,
     /// Subvolumes that were deleted and still take space.
     #[serde(default)]
     pub subvolumes_deleted_left: u64,
-    /// Those of them that the mount leaves as they are, since their trees can't be read.
+    /// Those of them that the mount does not drop, since their trees can't be read.
     #[serde(default)]
     pub subvolumes_undropped: u64,
     /// Large unreferenced inodes that wait to be freed, and their bytes.
     pub inactivation_inodes: u64,
     pub inactivation_bytes: u64,
-    /// Whether orphans of an earlier mount are yet to be processed.
+    /// Whether orphans of an earlier mount are still to be processed.
     pub inactivation_orphans_left: bool,
     pub inactivation_steps: u64,
     pub inactivation_extents: u64,
-    /// How often an unlink was held back.
+    /// How often an unlink had to wait for the inactivator.
     pub inactivation_waits: u64,
-    /// Bytes of data block groups (of mixed ones, all).
+    /// Bytes of data block groups, including all of mixed ones.
     pub data_bytes: u64,
     pub data_bytes_used: u64,
     pub metadata_bytes: u64,
     pub metadata_bytes_used: u64,
-    /// Device bytes that no chunk has.
+    /// Bytes of devices that no chunk occupies.
     pub unallocated_bytes: u64,
     pub chunks_made: u64,
     pub chunks_given_back: u64,
@@ -218,22 +218,23 @@ pub struct Report {
     pub cache_hits: u64,
     pub cache_misses: u64,
     pub cache_bytes: u64,
-    /// How often locks were taken that all requests may share.
+    /// How often each lock that all requests may share was taken.
     #[serde(default)]
     pub lock_acquisitions: BTreeMap<String, u64>,
-    /// How often somebody waited for one.
+    /// How often a thread waited for each of them.
     #[serde(default)]
     pub lock_waits: BTreeMap<String, u64>,
-    /// Requests of the kernel, by kind. Those `postponed` were tried by a ring's thread and came
-    /// again: they count twice.
+    /// Requests of the kernel, by kind. Requests that were `postponed`, since a ring's thread had
+    /// tried them in vain, count twice.
     pub requests: BTreeMap<String, u64>,
-    /// Nanoseconds in the methods that serve these, without the work of other threads for them.
+    /// Nanoseconds in the methods that serve these requests, without the work of other threads for
+    /// them.
     #[serde(default)]
     pub request_nanos: BTreeMap<String, u64>,
     /// How often requests and answers went from one thread to another.
     #[serde(default)]
     pub hops: BTreeMap<String, u64>,
-    /// Files in `/proc` that were read to know who asks.
+    /// How many files in `/proc` were read to identify callers.
     #[serde(default)]
     pub callers_read: u64,
     /// Processor time of the server, background work included.

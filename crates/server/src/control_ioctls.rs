@@ -1,5 +1,5 @@
-//! The ioctls by which the program controls the server of a mount, and takes long answers from it:
-//! numbers of ours, which any file or directory of the mount takes.
+//! The ioctls by which `ubtrfs` controls the server of a mount, and takes long answers from it.
+//! Their numbers are our own, and any file or directory of the mount accepts them.
 
 use ubtrfs::CompressionMode;
 use ubtrfs_format::{Generation, TreeId};
@@ -15,16 +15,16 @@ pub const REMOUNT_SIZE: usize = ubtrfs_format::ioctl::size_of(ubtrfs_format::ioc
 /// Bytes of the arguments of [`CHANGES`](ubtrfs_format::ioctl::CHANGES) and
 /// [`CHANGES_SINCE`](ubtrfs_format::ioctl::CHANGES_SINCE).
 pub const QUESTION_SIZE: usize = 16;
-/// Where the piece begins in the answer to `NEXT`.
+/// The offset of the piece in the answer to `NEXT`.
 const PIECE: usize = 8;
 
-/// What is asked of the server itself.
+/// A request to the server itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ControlIoctl {
-    /// Everything is to be durable.
+    /// Make everything durable.
     Sync,
     Remount(Change),
-    /// The mount is about to be ended by force.
+    /// The mount is about to be unmounted by force.
     Force,
     /// A long answer begins.
     Ask(Question),
@@ -37,17 +37,17 @@ pub(crate) enum ControlIoctl {
 /// What a remount changes of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Nothing: whether the caller may change anything is the question.
+    /// Nothing. The ioctl only asks whether the caller may change anything.
     Nothing,
-    /// What was changed becomes durable, and nothing more is written.
+    /// Make changes durable, and write nothing more.
     ReadOnly,
-    /// The opposite. `EROFS` if the mount began read-only.
+    /// Write again. `EROFS` if the mount began read-only.
     Writable,
-    /// How data is compressed; that none is, perhaps.
+    /// How data is compressed; `None` for no compression.
     Compression(Option<CompressionMode>),
     /// Flags of new regular files.
     NewFiles(u64),
-    /// The threads that compress data of one file.
+    /// How many threads compress data of one file.
     Threads(usize),
 }
 
@@ -57,24 +57,24 @@ impl ControlIoctl {
         Change::of(&text(data)?).map(Self::Remount).ok_or(Errno::INVAL)
     }
 
-    /// Reads that of `CHANGES`.
+    /// Reads the argument of `CHANGES`.
     pub(crate) fn changes(data: &[u8]) -> Result<Self, Errno> {
         let (old, new) = (TreeId(number(data, 0)?), TreeId(number(data, 8)?));
         Ok(Self::Ask(Question::Changes { old, new }))
     }
 
-    /// Reads that of `CHANGES_SINCE`.
+    /// Reads the argument of `CHANGES_SINCE`.
     pub(crate) fn changes_since(data: &[u8]) -> Result<Self, Errno> {
         let (subvolume, generation) = (TreeId(number(data, 0)?), Generation(number(data, 8)?));
         Ok(Self::Ask(Question::ChangesSince { subvolume, generation }))
     }
 
-    /// Reads that of `NEXT`.
+    /// Reads the argument of `NEXT`.
     pub(crate) fn next(data: &[u8]) -> Result<Self, Errno> {
         number(data, 0).map(Self::Next)
     }
 
-    /// Reads that of `KEEP`.
+    /// Reads the argument of `KEEP`.
     pub(crate) fn keep(data: &[u8]) -> Result<Self, Errno> {
         number(data, 0).map(Self::Keep)
     }
@@ -103,7 +103,7 @@ impl Change {
     }
 }
 
-/// The argument of `REMOUNT`. `ENAMETOOLONG` for a text that has no room.
+/// The argument of `REMOUNT`. `ENAMETOOLONG` for a text that is too long.
 pub fn encode_remount(change: &str) -> Result<[u8; REMOUNT_SIZE], Errno> {
     let mut argument = [0; REMOUNT_SIZE];
     crate::btrfs_ioctls::put_text(&mut argument, 0, REMOUNT_SIZE, change)?;
@@ -138,7 +138,7 @@ pub(crate) fn encode_piece(piece: &[u8]) -> Vec<u8> {
     [&(piece.len() as u64).to_le_bytes(), piece].concat()
 }
 
-/// The piece in an answer to `NEXT`; `None` if it is none.
+/// The piece in an answer to `NEXT`; `None` if the answer is malformed.
 pub fn piece_in(answer: &[u8; NEXT_SIZE]) -> Option<&[u8]> {
     let length = usize::try_from(u64_at(answer, 0)?).ok()?;
     answer[PIECE..].get(..length)

@@ -16,7 +16,7 @@ use crate::shared::{Shared, errno};
 use crate::streams::{Stream, Streams};
 
 impl Server {
-    /// Answers a read of an attribute of the server's own: of its statistics, or of none.
+    /// Answers a read of an attribute in the server's own namespace: the statistics, or `ENODATA`.
     pub(crate) fn get_statistics(&self, name: &[u8], reply: ReplyXattr) {
         if name != control::STATS.as_bytes() {
             return reply.error(Errno::NODATA);
@@ -35,7 +35,7 @@ impl Server {
 }
 
 impl Shared {
-    /// Does what is asked by the process `pid`.
+    /// Serves a request of the process `pid`.
     fn control(self: &Arc<Self>, asked: ControlIoctl, streams: &Streams, pid: u32) -> Result<Vec<u8>, Errno> {
         match asked {
             ControlIoctl::Sync => self.engine.durability().sync().map_err(|error| errno(&error))?,
@@ -86,12 +86,12 @@ fn put_changes(
     let mut is_whole = true;
     let done = show(&mut |change| {
         let record = change_records::encode(&change);
-        // Either may be large, and the record may wait for long.
+        // Change and record may be large, and the record may wait long for the reader.
         drop(change);
         is_whole = record.is_some_and(|record| stream.put(&record));
         is_whole
     });
     done.map_err(|error| errno(&error))?;
-    // Without a reader nobody sees this error; a record that is too long has one.
+    // If there is no reader, nobody sees this error; if a record is too long, the reader gets it.
     if is_whole { Ok(()) } else { Err(Errno::OVERFLOW) }
 }

@@ -1,4 +1,4 @@
-//! How many requests of each kind came, and how long they took.
+//! Counts how many requests of each kind came, and how long they took.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,12 +32,12 @@ kinds! {
 pub(crate) struct Counters {
     cells: [Cell; NAMES.len()],
     fsyncs: [AtomicU64; STEPS],
-    /// Jobs that were given to threads for slow requests.
+    /// The number of jobs that were given to threads for slow requests.
     pub(crate) slow_jobs: Arc<AtomicU64>,
 }
 
-/// Steps of durations, four to each doubling from a microsecond on: the last is that of all longer
-/// ones.
+/// The number of steps of durations: four for each doubling from a microsecond on. The last step
+/// has all longer durations.
 const STEPS: usize = 4 * 28;
 
 /// The step of a duration in microseconds.
@@ -56,8 +56,8 @@ struct Cell {
     nanos: AtomicU64,
 }
 
-/// A request that is being served: dropped when its method returns, which is mostly after the
-/// answer.
+/// The measurement of a request that is being served. It is dropped when the request's method
+/// returns, which is mostly after the answer.
 #[must_use = "dropped at once it measures nothing"]
 pub(crate) struct Timed<'a> {
     cell: Option<&'a Cell>,
@@ -90,12 +90,13 @@ impl Counters {
         Timed { cell, began: Instant::now() }
     }
 
-    /// Requests of the kinds that came, by name.
+    /// The number of requests of each kind that came, by name.
     pub(crate) fn requests(&self) -> BTreeMap<String, u64> {
         self.by_name(|cell| &cell.requests)
     }
 
-    /// Nanoseconds that serving them took, without the work of other threads for them.
+    /// The nanoseconds that serving the requests of each kind took, without the work of other
+    /// threads for them.
     pub(crate) fn nanos(&self) -> BTreeMap<String, u64> {
         self.by_name(|cell| &cell.nanos)
     }
@@ -107,10 +108,11 @@ impl Counters {
         }
     }
 
-    /// How many fsyncs took no longer than so many microseconds, and longer than the number before.
+    /// The number of fsyncs by time: for each upper bound in microseconds, how many took no longer
+    /// than that, and longer than the bound before.
     pub(crate) fn fsync_micros(&self) -> BTreeMap<u64, u64> {
         let counts = self.fsyncs.iter().map(|step| step.load(Relaxed)).enumerate().filter(|(_, count)| *count > 0);
-        // Steps below a microsecond's quarters have the same bound.
+        // The smallest steps have the same bound, since they differ by less than a microsecond.
         counts.fold(BTreeMap::new(), |mut all, (step, count)| {
             *all.entry(longest_of(step)).or_default() += count;
             all

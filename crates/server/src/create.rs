@@ -1,4 +1,5 @@
-//! What a new inode is to be: the caller's ids, the umask, the directory's default ACL.
+//! Determines the attributes of a new inode from the caller's ids, the umask and the directory's
+//! default ACL.
 
 use ubtrfs::{InodeId, NewInode};
 use ubtrfs_format::posix::S_IFLNK;
@@ -8,8 +9,8 @@ use crate::device_number;
 use crate::shared::{Shared, errno};
 
 impl Shared {
-    /// A file, directory or node made in `parent`. A default ACL of the directory counts in place
-    /// of the umask.
+    /// The attributes of a file, directory or node made in `parent`. If the directory has a default
+    /// ACL, that applies in place of the umask.
     pub(crate) fn new_inode(
         &self,
         parent: InodeId,
@@ -23,7 +24,7 @@ impl Shared {
         self.engine.inodes().inheriting(parent, new, umask).map_err(|error| errno(&error))
     }
 
-    /// A symbolic link, for which neither umask nor ACLs count.
+    /// The attributes of a symbolic link, to which neither umask nor ACLs apply.
     pub(crate) fn new_symlink(&self, caller: &Caller<'_>, target: &[u8]) -> NewInode {
         let (uid, gid) = self.ownership().maker(caller);
         NewInode { mode: S_IFLNK | 0o777, uid, gid, symlink_target: target.to_vec(), ..NewInode::default() }

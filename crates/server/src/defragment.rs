@@ -1,8 +1,8 @@
 //! The ioctls that defragment a file: btrfs's own, with their numbers and arguments.
 //!
-//! The kernel's driver rewrites shared extents, too, which takes space for each of the files
-//! then. Here they stay as they are unless a flag of ours asks for that. The tree of a subvolume is
-//! not defragmented: an ioctl on a directory is refused.
+//! The kernel's driver also rewrites shared extents, after which each of the files takes space of
+//! its own. This server leaves shared extents as they are unless a flag of ours asks to rewrite
+//! them. It does not defragment the tree of a subvolume: an ioctl on a directory is refused.
 
 use ubtrfs::{Compression, Defragmentation, Recompression};
 use ubtrfs_format::ioctl::{DEFRAG_RANGE, size_of};
@@ -17,26 +17,26 @@ const COMPRESS: u64 = 1;
 const START_IO: u64 = 1 << 1;
 const COMPRESS_LEVEL: u64 = 1 << 2;
 const NOCOMPRESS: u64 = 1 << 3;
-/// Ours: shared extents are rewritten, too.
+/// Our own flag: shared extents are rewritten, too.
 const UNSHARE: u64 = 1 << 63;
 const KNOWN: u64 = COMPRESS | START_IO | COMPRESS_LEVEL | NOCOMPRESS | UNSHARE;
 
-/// The offsets in the argument of flags, threshold, algorithm and level; start and length are
-/// before.
+/// The offsets in the argument of flags, threshold, algorithm and level. Start and length precede
+/// them.
 const FLAGS: usize = 16;
 const THRESHOLD: usize = 24;
 const ALGORITHM: usize = 28;
 const LEVEL: usize = 29;
 
-/// Algorithms by their numbers; 0 is the first, too.
+/// Algorithms by their numbers from 1 on; 0 also means the first.
 const ALGORITHMS: [Compression; 3] = [Compression::Zlib, Compression::Lzo, Compression::Zstd];
 
-/// Reads the argument of [`DEFRAG_RANGE`]. `EINVAL` where it makes no sense.
+/// Reads the argument of [`DEFRAG_RANGE`]. `EINVAL` if it makes no sense.
 pub(crate) fn parse(data: &[u8]) -> Result<Defragmentation, Errno> {
     data.first_chunk().ok_or(Errno::INVAL).and_then(decode)
 }
 
-/// The argument that asks for this.
+/// The argument that asks for this defragmentation.
 pub fn encode(how: &Defragmentation) -> [u8; ARGUMENT_SIZE] {
     let mut argument = [0; ARGUMENT_SIZE];
     let mut flags = START_IO | if how.unshare { UNSHARE } else { 0 };

@@ -1,10 +1,11 @@
-//! Names that the kernel keeps of deleted subvolumes.
+//! Has the kernel forget names of deleted subvolumes.
 //!
-//! What a program has closed, or only looked up, stays in the kernel's cache of names until memory
-//! is short, and refers to the subvolume, which is not dropped so long. The kernel's btrfs drops
-//! such names with the last use. FUSE has nothing like it: so the names are invalidated as the
-//! subvolume is deleted, and from time to time while there are references to something of it. What
-//! is in use stays; getcwd(3) and /proc call it deleted.
+//! Names of files that a program has closed, or only looked up, stay in the kernel's dentry cache
+//! until memory is short. They keep references to the subvolume, and as long as there are any, it
+//! is not dropped. The kernel's btrfs drops such dentries with their last use. FUSE has no such
+//! feature, so this invalidates the names when the subvolume is deleted, and from time to time
+//! while there are references to its inodes. Files that are in use stay; getcwd(3) and /proc show
+//! them as deleted.
 
 use std::sync::Arc;
 
@@ -15,13 +16,14 @@ use ubtrfs_threads::time::Duration;
 use crate::shared::Shared;
 use crate::users_pool::User;
 
-/// Inodes of a subvolume whose names are invalidated at a time.
+/// The number of inodes of a subvolume whose names are invalidated at a time.
 const MAX: usize = 10_000;
 /// The time until they are invalidated again.
 const PAUSE: Duration = Duration::from_secs(5);
 
 impl Shared {
-    /// Has the kernel forget the names of a deleted subvolume, as long as it refers to any.
+    /// Has the kernel forget the names of a deleted subvolume, again and again as long as it refers
+    /// to any.
     pub(crate) fn forget_names_of(self: &Arc<Self>, user: User, deleted: TreeId) {
         self.invalidate_names_of(user, deleted);
         self.deleted_names.lock().push((user, deleted));
@@ -43,8 +45,8 @@ impl Shared {
         }
     }
 
-    /// The kernel has looked for a name that is not there, and caches that, too: it forgets it if
-    /// the directory is the root of a deleted subvolume, which has no name itself.
+    /// Has the kernel forget a negative entry that it caches after a lookup, if the directory is
+    /// the root of a deleted subvolume, which has no name itself.
     pub(crate) fn forget_absent_name(&self, caller: &Caller<'_>, dir: u64, name: &[u8]) {
         let Some(notifier) = self.notifier.get() else { return };
         if self.inode(dir).is_ok_and(|id| self.engine.directories().is_deleted_root(id)) {
@@ -61,7 +63,7 @@ impl Shared {
             let (notifier, dir) = (notifier.clone(), self.numbers.node(dir));
             self.changed_names.add(user, dir, false, move || {
                 for name in names {
-                    // Most often the kernel has nothing of this name any more.
+                    // Mostly the kernel has no entry of this name any more.
                     let _ = notifier.inval_entry(dir, &name);
                 }
             });
@@ -88,7 +90,7 @@ mod tests {
         let id = engine.subvolumes().create_subvolume(engine.root(), b"gone", 0o755, (0, 0)).unwrap();
         engine.subvolumes().delete_subvolume(engine.root(), b"gone").unwrap();
         shared.forget_names_of(User::Root, id);
-        // A thread names itself, and is listed for a moment after it was joined.
+        // A thread sets its name itself, and is listed for a moment after it was joined.
         let comes_to = |is_there: bool, seconds: u64| {
             let begun = std::time::Instant::now();
             while has_thread() != is_there && begun.elapsed() < Duration::from_secs(seconds) {

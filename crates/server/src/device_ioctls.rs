@@ -1,4 +1,4 @@
-//! The ioctls by which a volume gets devices and replaces them: btrfs's own, with their numbers and
+//! The ioctls that add devices to a volume and replace them: btrfs's own, with their numbers and
 //! arguments.
 
 use ubtrfs::{Filesystem, ReplaceOptions, ReplaceProgress, ReplaceState};
@@ -12,7 +12,7 @@ use crate::devices::Devices;
 pub const ADD_SIZE: usize = size_of(ADD_DEVICE);
 /// Bytes of the argument of [`REPLACE`].
 pub const REPLACE_SIZE: usize = size_of(REPLACE);
-/// The first number of that argument.
+/// The first number of that argument, which begins a replacement.
 pub const START: u64 = 0;
 /// The same.
 pub const STATUS: u64 = 1;
@@ -20,14 +20,15 @@ pub const STATUS: u64 = 1;
 pub const CANCEL: u64 = 2;
 
 const PATH: usize = 8;
-/// Offsets in the argument of a replacement: the result, then what begins it or what is known.
+/// Offsets in the argument of a replacement: the result, then the parameters or the progress.
 const RESULT: usize = 8;
 const BODY: usize = 16;
 const SOURCE_PATH: usize = BODY + 16;
 const TARGET_PATH: usize = SOURCE_PATH + PATH_SIZE;
 const PATH_SIZE: usize = 1025;
-/// Ours, in bytes that the kernel does not use: the most bytes in a second; the number of the
-/// device, and bytes that are done and that there are; whether the answer comes once it has begun.
+/// The offsets of our own fields, in bytes that the kernel does not use: the most bytes per second;
+/// the number of the device, the bytes that are done, and all bytes; and whether the answer comes
+/// once the replacement has begun.
 const SPARE: usize = BODY + 2072;
 const LIMIT: usize = SPARE;
 const SOURCE: usize = SPARE + 8;
@@ -35,7 +36,7 @@ const DONE: usize = SPARE + 16;
 const TOTAL: usize = SPARE + 24;
 const BACKGROUND: usize = SPARE + 32;
 
-/// What a replacement came to, in the answer.
+/// The result of a replacement, in the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Good = 0,
@@ -52,21 +53,21 @@ pub(crate) enum DeviceIoctl {
     Cancel,
 }
 
-/// What is to replace what.
+/// A replacement that is to begin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
-    /// The number of the old device; 0: its path says which.
+    /// The number of the old device; 0 if its path identifies it.
     pub source: u64,
-    /// Its path.
+    /// The path of the old device.
     pub source_path: String,
     /// The path of the new device.
     pub target: String,
-    /// The old device is read only where no other has the same.
+    /// Read the old device only where no other device has the same data.
     pub avoid_source: bool,
-    /// The most bytes in a second; 0 is no limit.
+    /// The most bytes per second; 0 is no limit.
     pub bytes_per_second: u64,
-    /// The answer comes once it has begun. The kernel's comes when it has ended, and who asked
-    /// can't be killed before.
+    /// The answer comes once the replacement has begun. The kernel's answer comes when it has
+    /// ended, and the caller can't be killed before.
     pub in_background: bool,
 }
 
@@ -78,7 +79,7 @@ pub fn encode_added(path: &str) -> Result<[u8; ADD_SIZE], Errno> {
 }
 
 impl Request {
-    /// The argument that begins it.
+    /// The argument that begins the replacement.
     pub fn encode(&self) -> Result<[u8; REPLACE_SIZE], Errno> {
         let mut argument = asking(START);
         for (at, number) in [
@@ -126,7 +127,7 @@ impl DeviceIoctl {
         data.get(PATH..ADD_SIZE).ok_or(Errno::INVAL).and_then(text).map(Self::Add)
     }
 
-    /// Reads that of [`REPLACE`].
+    /// Reads the argument of [`REPLACE`].
     pub(crate) fn replace(data: &[u8]) -> Result<Self, Errno> {
         if data.len() < REPLACE_SIZE {
             return Err(Errno::INVAL);
@@ -139,7 +140,7 @@ impl DeviceIoctl {
         }
     }
 
-    /// Does it; that may take as long as a device is large.
+    /// Executes the command. For a large device that may take long.
     pub(crate) fn answer(self, engine: &Filesystem, devices: &Devices) -> Result<Vec<u8>, Errno> {
         match self {
             Self::Add(path) => devices.add(engine, &path).map(|()| Vec::new()),
@@ -190,13 +191,13 @@ fn progress(progress: &ReplaceProgress) -> Vec<u8> {
     argument
 }
 
-/// Whether a replacement was begun or cancelled as asked, by the answer: not if there is one
-/// already, or none.
+/// Returns whether the answer says that a replacement was begun or cancelled as asked. It was not
+/// if one was running already, or none was.
 pub fn is_good(argument: &[u8; REPLACE_SIZE]) -> bool {
     u64_at(argument, RESULT) == Some(Outcome::Good as u64)
 }
 
-/// What an answer to [`STATUS`] says. Bytes and the number of the device are 0 on mounts that are
+/// Reads an answer to [`STATUS`]. The bytes and the number of the device are 0 on mounts that are
 /// not ours.
 pub fn progress_of(argument: &[u8; REPLACE_SIZE]) -> (ReplaceProgress, u64) {
     let number = |at| u64_at(argument, at).unwrap_or_default();

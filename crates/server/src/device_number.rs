@@ -1,19 +1,19 @@
-//! The numbers of device nodes, in the two forms that meet here.
+//! Converts the numbers of device nodes between FUSE's form and that of the volume.
 
 /// The largest major number that the kernel has.
 const MAJOR_MAX: u64 = (1 << 12) - 1;
 /// The largest minor number that the kernel has.
 const MINOR_MAX: u64 = (1 << 20) - 1;
 
-/// From FUSE's 32 bits (12 bits of the major between the parts of the 20 bits of the minor) to the
-/// form of an inode item (`major << 20 | minor`).
+/// Converts from FUSE's 32 bits (12 bits of the major number between the two parts of the 20 bits
+/// of the minor) to the form of an inode item (`major << 20 | minor`).
 pub fn to_disk(rdev: u32) -> u64 {
     let major = u64::from(rdev >> 8) & MAJOR_MAX;
     let minor = u64::from(rdev & 0xff | rdev >> 12 & 0xf_ff00);
     major << 20 | minor
 }
 
-/// From an inode item to FUSE. Bits that no device has are left out.
+/// Converts from the form of an inode item to FUSE's. Bits that no device has are left out.
 pub fn from_disk(rdev: u64) -> u32 {
     let (major, minor) = (rdev >> 20 & MAJOR_MAX, rdev & MINOR_MAX);
     (major << 8 | minor & 0xff | (minor & !0xff) << 12) as u32
@@ -23,7 +23,7 @@ pub fn from_disk(rdev: u64) -> u32 {
 mod tests {
     use super::*;
 
-    /// What the kernel's btrfs wrote for `mknod c 10 74565` and others.
+    /// The values are what the kernel's btrfs wrote for `mknod c 10 74565` and others.
     #[test]
     fn the_disk_form_is_the_kernels() {
         let fuse = |major: u32, minor: u32| major << 8 | minor & 0xff | (minor & !0xff) << 12;

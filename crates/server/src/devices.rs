@@ -1,4 +1,4 @@
-//! The devices of a mount by their paths, and how those are opened that it gets.
+//! The devices of a mount by their paths, and the opening of devices that are added.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +10,7 @@ use ubtrfs_fuse::Errno;
 use ubtrfs_threads::{Mutex, OnceLock, Rank};
 use ubtrfs_volume::{Device, TARGET};
 
-/// Opens a device so that nobody else has it, if nothing is on it that somebody might miss.
+/// Opens a device exclusively, unless there is something on it that somebody might miss.
 pub type Opener = dyn Fn(&Path) -> Result<Arc<dyn Device>, Errno> + Send + Sync;
 
 /// The devices of a mount.
@@ -48,8 +48,8 @@ impl Devices {
         self.by_number.lock().clone()
     }
 
-    /// Looks whether the device that is to replace another one has its place by now, or is no
-    /// device of the volume any more.
+    /// Updates the paths if the target of a replacement has taken the place of the source by now,
+    /// or is no device of the volume any more.
     fn note_replaced(&self, engine: &Filesystem) {
         let mut by_number = self.by_number.lock();
         if !by_number.contains_key(&TARGET.0) || engine.volume().replacement().is_some() {
@@ -67,7 +67,7 @@ impl Devices {
         self.opener.get().ok_or(Errno::OPNOTSUPP)?(Path::new(path))
     }
 
-    /// Makes a device one of the volume's.
+    /// Adds a device to the volume.
     pub(crate) fn add(&self, engine: &Filesystem, path: &str) -> Result<(), Errno> {
         let device = self.open(path)?;
         let number = engine.add_device(device).map_err(|error| error.errno())?;
@@ -76,7 +76,7 @@ impl Devices {
         Ok(())
     }
 
-    /// Takes a device out of the volume.
+    /// Removes a device from the volume.
     pub(crate) fn remove(
         &self,
         engine: &Filesystem,
@@ -86,7 +86,7 @@ impl Devices {
         let path = self.by_number.lock().get(&number.0).cloned();
         engine.relocator().remove_device(number, goes_on).map_err(|error| error.errno())?;
         let mut by_number = self.by_number.lock();
-        // A new device may have its number by now.
+        // A new device may have got the number by now.
         if by_number.get(&number.0) == path.as_ref() {
             by_number.remove(&number.0);
         }
@@ -95,7 +95,7 @@ impl Devices {
         Ok(())
     }
 
-    /// The number of a device: it is given, or it is that of the path.
+    /// The number of a device: `number`, or if that is 0, the number of the device at `path`.
     pub(crate) fn number_of(&self, engine: &Filesystem, number: u64, path: &str) -> Result<DeviceId, Errno> {
         if number != 0 {
             return Ok(DeviceId(number));
@@ -106,7 +106,8 @@ impl Devices {
         found.map(|(number, _)| DeviceId(*number)).ok_or(Errno::NODEV)
     }
 
-    /// Replaces a device, and returns when that is done or has failed, or in the background.
+    /// Replaces a device. Returns when that is done or has failed, or at once if it is done in the
+    /// background.
     pub(crate) fn replace(
         &self,
         engine: &Filesystem,

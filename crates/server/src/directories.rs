@@ -1,16 +1,16 @@
 //! Listings of directories.
 //!
 //! The kernel caches a listing in its page cache, from the beginning up to the furthest reader, and
-//! continues it with whichever program reads there. Once that one reaches the end, the cache counts
-//! as complete, and serves other readers at their positions. Only a reader that begins checks
-//! whether names have changed since. So where some have, the kernel must drop its pages before it
-//! gets the end.
+//! extends the cache when a program reads on there. Once a program reaches the end, the cache
+//! counts as complete, and serves other readers at their positions. Only a reader at the beginning
+//! checks whether names have changed since. So if names have changed, the kernel must drop its
+//! pages before it gets the end.
 //!
-//! A process that has a page locked can delay that without a limit, and in the meantime the request
-//! that reached the end keeps its entry in a ring. So only a few wait, and one for each directory.
-//! Other requests are answered that there are no more names in such a way that the kernel takes no
-//! cache for complete, and drops nothing: it continues to send requests, and one of the next that
-//! reach the end waits.
+//! A process that has a page locked can delay that without a limit, and meanwhile the request that
+//! reached the end keeps its entry in a ring. So only a few requests wait for the pages to be
+//! dropped, at most one for each directory. The others get an answer that says that there are no
+//! more names, but by which the kernel neither takes the cache for complete nor drops anything: it
+//! continues to send requests, and one of the next that reach the end waits.
 
 use std::sync::Arc;
 
@@ -25,10 +25,10 @@ use crate::positions::{AFTER_DOT, AFTER_DOTS, AT_THE_END, End as ListingEnd, Pos
 use crate::server::Server;
 use crate::shared::errno;
 
-/// Entries that are fetched at once.
+/// How many entries are fetched at once.
 const BATCH: usize = 128;
 
-/// The entry at which the listing ends that continues at a position.
+/// The entry at which a listing that continues at `position` ends.
 fn last_of(engine: &ubtrfs::Filesystem, dir: InodeId, position: Position) -> Result<DirIndex> {
     match position.end {
         ListingEnd::At(last) => Ok(last),
@@ -67,7 +67,7 @@ impl Server {
             let numbers = &self.shared().numbers;
             list((self.engine(), numbers.top()), dir, next, last, true, &mut |row| match row {
                 Row::Dots { name, id, next } => Ok(reply.add_name(numbers.shown(id), next, S_IFDIR, name)),
-                // The kernel has it: to return its attributes again would only cost time.
+                // The kernel has the inode, so returning its attributes again would only cost time.
                 Row::Entry { entry, next } if self.engine().references().is_referenced(entry.inode) => {
                     let mode = entry.file_type.type_bits();
                     Ok(reply.add_name(numbers.shown(entry.inode), next, mode, &entry.name))
@@ -82,12 +82,12 @@ impl Server {
                             }
                             Ok(fits)
                         }
-                        // Deleted since it was listed.
+                        // The name was deleted after it was listed.
                         Err(Errno::NOENT) => Ok(true),
-                        // In non-blocking mode: the names so far are answered now, the rest with
-                        // another request.
+                        // This happens in non-blocking mode: the answer has the names so far, and
+                        // another request gets the rest.
                         Err(Errno::AGAIN) => Err(Errno::AGAIN.into()),
-                        // A damaged inode has a name all the same.
+                        // The inode is damaged, but has a name all the same.
                         Err(_) => {
                             let mode = entry.file_type.type_bits();
                             Ok(reply.add_name(numbers.shown(entry.inode), next, mode, &entry.name))
@@ -104,7 +104,8 @@ impl Server {
         }
     }
 
-    /// The directory, what the request asks for first, and the entry at which the listing ends.
+    /// The directory, the first position that the request asks for, and the entry at which the
+    /// listing ends.
     fn bound(&self, node: u64, what: &Read) -> std::result::Result<(InodeId, u64, DirIndex), Errno> {
         let (dir, position) = (self.inode(node)?, Position::of(what.offset));
         let last = last_of(self.engine(), dir, position).map_err(|error| errno(&error))?;
@@ -126,12 +127,12 @@ impl Server {
                 drop(shared.engine().directories().forget_listings(dir));
             }
         };
-        // Until it is answered no name changes, for the kernel has the directory locked.
+        // No name changes until this is answered, since the kernel has the directory locked.
         self.listings.run(dropping, drop_pages, move || end.done());
     }
 }
 
-/// How a request is answered that finds no more names.
+/// The answer to a request that finds no more names.
 trait End: Send + 'static {
     fn may_wait(&mut self) -> bool;
     fn done(self);
@@ -160,14 +161,14 @@ ends! { ReplyDirectory ReplyDirectoryPlus }
 
 /// A row of a listing, and the offset at which the listing continues after it.
 enum Row<'a> {
-    /// `.` or `..`, and what it points to.
+    /// `.` or `..`, and the inode that it leads to.
     Dots { name: &'static [u8], id: InodeId, next: u64 },
-    /// Any other.
+    /// Any other name.
     Entry { entry: &'a DirectoryEntry, next: u64 },
 }
 
 /// Lists a directory from the position `next` up to the entry `last`, until `show` says that there
-/// is no more room; `looks_up`: it looks up the entries.
+/// is no more room. `looks_up` says that `show` looks up the entries.
 fn list(
     (engine, top): (&ubtrfs::Filesystem, TreeId),
     dir: InodeId,

@@ -1,5 +1,5 @@
-//! Where a file's content is: FIEMAP, which the kernel does not pass to FUSE servers, by an ioctl
-//! of ours. Its argument is that of FIEMAP, with room for as many extents as fit into it.
+//! FIEMAP by an ioctl of ours, since the kernel does not pass FIEMAP to FUSE servers. The argument
+//! is that of FIEMAP, with room for as many extents as fit into it.
 
 use ubtrfs::{Errno, FoundExtent};
 use ubtrfs_format::Logical;
@@ -7,27 +7,27 @@ use ubtrfs_format::ioctl::{EXTENT_MAP, size_of};
 
 use crate::btrfs_ioctls::u64_at;
 
-/// Bytes of the argument of [`EXTENT_MAP`]: `struct fiemap`, and behind it `struct fiemap_extent`
-/// as often as there is room. Only the start is asked for, always to the file's end. Addresses are
-/// the volume's, as those of the kernel's btrfs.
+/// Bytes of the argument of [`EXTENT_MAP`]: `struct fiemap`, and behind it as many `struct
+/// fiemap_extent` as there is room for. A request sets only the start; the range always goes to the
+/// file's end. Addresses are logical, like those of the kernel's btrfs.
 pub const ARGUMENT_SIZE: usize = size_of(EXTENT_MAP);
 
 const HEAD: usize = 32;
 const EXTENT: usize = 56;
-/// Extents that fit into the argument.
+/// How many extents fit into the argument.
 pub(crate) const ROOM: usize = (ARGUMENT_SIZE - HEAD) / EXTENT;
 
 /// The offsets of flags, of the number of extents, and of the room for them.
 const FLAGS: usize = 16;
 const MAPPED: usize = 20;
 const COUNT: usize = 24;
-/// The offset of the flags of an extent; offset, address and length are before.
+/// The offset of the flags of an extent. Offset, address and length precede them.
 const EXTENT_FLAGS: usize = 40;
 
-/// The kernel writes back what is dirty first.
+/// The kernel writes back dirty pages first.
 const SYNC: u32 = 1;
 const LAST: u32 = 1;
-/// Unknown, or not written back yet.
+/// The address is unknown, or the data is not written back yet.
 const NOWHERE: u32 = 1 << 1 | 1 << 2;
 const ENCODED: u32 = 1 << 3;
 const NOT_ALIGNED: u32 = 1 << 8;
@@ -35,16 +35,16 @@ const INLINE: u32 = 1 << 9;
 const UNWRITTEN: u32 = 1 << 11;
 const SHARED: u32 = 1 << 13;
 
-/// Extents of a file, as an answer has them.
+/// The extents of a file in an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExtentMap {
-    /// In order.
+    /// The extents, in the order of their offsets.
     pub extents: Vec<FoundExtent>,
-    /// Where in the file to ask for the next ones, if there may be more.
+    /// The offset in the file from which to ask for the next extents, if there may be more.
     pub next: Option<u64>,
 }
 
-/// The argument that asks for the extents of a file from an offset on, of this ioctl and of the
+/// The argument that asks for the extents of a file from an offset on, for this ioctl and for the
 /// kernel's.
 pub fn ask(from: u64) -> [u8; ARGUMENT_SIZE] {
     let mut argument = [0; ARGUMENT_SIZE];
@@ -55,7 +55,8 @@ pub fn ask(from: u64) -> [u8; ARGUMENT_SIZE] {
     argument
 }
 
-/// Reads an argument: where in the file the extents begin. `EINVAL` for a short one.
+/// Reads from an argument the offset in the file at which the extents begin. `EINVAL` if the
+/// argument is too short.
 pub(crate) fn parse(data: &[u8]) -> Result<u64, Errno> {
     u64_at(data, 0).ok_or(Errno::INVAL)
 }
@@ -80,7 +81,7 @@ pub(crate) fn encode(from: u64, found: &[FoundExtent]) -> Vec<u8> {
     answer.to_vec()
 }
 
-/// Reads an answer, ours or that of the kernel's FIEMAP.
+/// Reads an answer of this ioctl or of the kernel's FIEMAP.
 pub fn decode(answer: &[u8; ARGUMENT_SIZE]) -> ExtentMap {
     let number = |data: &[u8], at| u64_at(data, at).unwrap_or_default();
     let mapped = number(answer, MAPPED) as u32 as usize;

@@ -43,13 +43,13 @@ impl Server {
         }
     }
 
-    /// Answers fallocate(2); for a range that may have many pieces in a thread that may take its
-    /// time.
+    /// Answers fallocate(2). For a range that may have many pieces, a thread for long requests does
+    /// the work.
     pub(crate) fn answer_fallocate(&self, caller: &Caller<'_>, node: u64, what: &Fallocate, reply: ReplyEmpty) {
-        /// A range of fewer sectors has fewer pieces than one step changes.
+        /// A range of fewer bytes than this has fewer pieces than one step changes.
         const LONG: u64 = 8 << 20;
         let user = (what.length >= LONG).then(|| User::of(caller));
-        // What is refused for want of room takes no set-id bits away.
+        // A request that is refused since too many are queued must not clear set-id bits.
         let may_come = user.map_or(Ok(()), |user| self.long.check(user));
         let id = match may_come.and_then(|()| self.may_allocate(caller, node, what)) {
             Ok(id) => id,
@@ -70,7 +70,7 @@ impl Server {
         Ok(id)
     }
 
-    /// Begins to read a file; the ring's thread reads the device.
+    /// Begins to read a file. The ring's thread completes the answer by reading the device.
     pub(crate) fn begin_read(&self, node: u64, what: &Read, buffer: &mut [u8]) -> Result<FileReads, Errno> {
         let seen = !what.flags.contains(OFlags::NOATIME);
         let begun = self.engine().files().begin_read(self.inode(node)?, what.offset, buffer, seen);
@@ -94,7 +94,7 @@ impl Server {
             self.engine().inodes().set_attributes(id, &changes).map_err(|error| errno(&error))?;
         }
         let is_of_page = what.write_flags.contains(WriteFlags::CACHE);
-        // Of a page in writeback they are any opener's flags.
+        // For a page in writeback, the flags may be those of any open file of the inode.
         let appends = what.flags.contains(OFlags::APPEND) && !is_of_page;
         let at = if appends { WriteAt::Appending(what.offset) } else { WriteAt::Offset(what.offset) };
         let direct = what.flags.contains(OFlags::DIRECT) && !is_of_page;
@@ -118,7 +118,8 @@ impl Server {
         Ok(u32::try_from(written).unwrap_or(u32::MAX))
     }
 
-    /// Whether an error says that a file may not be changed, because of its flags or its subvolume.
+    /// Returns whether an error says that a file must not be changed, because of its flags or its
+    /// subvolume.
     fn forbids(&self, id: InodeId, error: Errno) -> bool {
         match error {
             Errno::PERM => true,

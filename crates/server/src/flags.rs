@@ -1,11 +1,10 @@
-//! Flags of inodes: what `lsattr` shows and `chattr` sets, by both of the ioctls that there are for
-//! it.
+//! Flags of inodes, which `lsattr` shows and `chattr` sets, by both pairs of ioctls.
 //!
-//! Permission to set them is checked here (invariant 27), since not all kernels check it before
-//! they send the request. Those that do know whether the mount is read-only and who owns the file
-//! there, which can't be found out here; so no number of an ioctl is served that bypasses their
-//! check. Compression is kept as the kernel's btrfs keeps it: a flag of the inode, and the property
-//! that says how.
+//! The server checks the permission to set them (invariant 27), since not all kernels check it
+//! before they send the request. Kernels that do check it know whether the mount is read-only and
+//! who owns the file there, which the server can't find out; so it serves no ioctl number that
+//! bypasses their check. Compression is stored as by the kernel's btrfs: as a flag of the inode,
+//! and a property with the algorithm.
 
 use ubtrfs::xattr_names::COMPRESSION;
 use ubtrfs::{Compression, CompressionMode, Flagged, InodeId, SETTABLE_FLAGS};
@@ -22,7 +21,8 @@ use crate::shared::{Shared, errno};
 /// Bytes of the argument of `FSGETXATTR`.
 const FSXATTR_SIZE: usize = size_of(FSGETXATTR);
 
-/// A flag as the format, `GETFLAGS` and `FSGETXATTR` (0 where that does not know it) have it.
+/// A flag with its bits in the format, in `GETFLAGS` and in `FSGETXATTR` (0 if that does not have
+/// it).
 struct Names {
     ours: u64,
     flag: u32,
@@ -41,16 +41,16 @@ const NAMES: [Names; 9] = [
     Names { ours: InodeFlags::NOCOMPRESS, flag: 0x400, xflag: 0 },
 ];
 
-/// Bytes that the property's value may have.
+/// The most bytes of the property's value.
 const PROPERTY_ROOM: usize = 32;
-/// What `chattr +c` makes of the property where the mount compresses by none.
+/// The algorithm that `chattr +c` sets if the mount has none.
 const DEFAULT_COMPRESSION: Compression = Compression::Zlib;
 
 fn shown(ours: u64, as_what: impl Fn(&Names) -> u32) -> u32 {
     NAMES.iter().filter(|names| ours & names.ours != 0).map(as_what).fold(0, |all, bit| all | bit)
 }
 
-/// The corresponding flags of the format. `EOPNOTSUPP` if one has none.
+/// The flags of the format for these bits. `EOPNOTSUPP` if there is none for one of them.
 fn meant(bits: u32, as_what: impl Fn(&Names) -> u32) -> Result<u64, Errno> {
     let known = NAMES.iter().map(&as_what).fold(0, |all, bit| all | bit);
     if bits & !known != 0 {
@@ -59,7 +59,7 @@ fn meant(bits: u32, as_what: impl Fn(&Names) -> u32) -> Result<u64, Errno> {
     Ok(NAMES.iter().filter(|names| bits & as_what(names) != 0).map(|names| names.ours).fold(0, |all, bit| all | bit))
 }
 
-/// The 32-bit word at this place of an argument.
+/// The 32-bit word of this number in an argument.
 fn word(data: &[u8], number: usize) -> Result<u32, Errno> {
     data.get(number * 4..)
         .and_then(|rest| rest.first_chunk())
@@ -67,8 +67,8 @@ fn word(data: &[u8], number: usize) -> Result<u32, Errno> {
         .ok_or(Errno::INVAL)
 }
 
-/// An ioctl's number, in its 64-bit form; `None` for one that does not match the caller's own word
-/// size. The kernel does not recognise that one, and so does not check it.
+/// An ioctl's number in its 64-bit form; `None` for a number that does not match the caller's word
+/// size, since the kernel does not recognise that number and so does not check it.
 fn command(what: &Ioctl<'_>) -> Option<u32> {
     match (what.command, what.flags.contains(IoctlFlags::BITS32)) {
         (GETFLAGS | SETFLAGS, true) | (GETFLAGS_32 | SETFLAGS_32, false) => None,
@@ -78,24 +78,24 @@ fn command(what: &Ioctl<'_>) -> Option<u32> {
     }
 }
 
-/// Whether an ioctl sets flags, which changes the ctime.
+/// Returns whether an ioctl sets flags, which changes the ctime.
 fn is_change(what: &Ioctl<'_>) -> bool {
     matches!(command(what), Some(SETFLAGS | FSSETXATTR))
 }
 
-/// Whether a caller may set flags. It is decided with the inode locked: until then its owner and
-/// flags may be changed.
+/// What decides whether a caller may set flags. The decision is made with the inode locked, since
+/// its owner and flags may change until then.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct MaySet {
     powers: Powers,
-    /// The kernel has found that the caller owns the file, as the mount shows it.
+    /// The kernel has checked that the caller owns the file as the mount shows it.
     known_to_own: bool,
-    /// The owner of all files that the mount shows.
+    /// The owner that the mount shows for all files, if it overrides owners.
     shown_owner: Option<u32>,
 }
 
 impl MaySet {
-    /// `EPERM` unless the caller may change the flags that the inode `is` with to `wanted`.
+    /// Returns `EPERM` unless the caller may change the flags of the inode `is` to `wanted`.
     fn check(&self, is: &Flagged, wanted: u64) -> Result<(), Errno> {
         let owns = self.known_to_own || self.powers.owns(self.shown_owner.unwrap_or(is.owner));
         let restricts = (is.flags ^ wanted) & InodeFlags::PROTECTING != 0;
@@ -109,20 +109,22 @@ impl MaySet {
 }
 
 impl Shared {
-    /// Whether the caller of an ioctl may set flags; false for an ioctl that sets none.
+    /// Finds out what decides whether the caller of an ioctl may set flags. An ioctl that sets none
+    /// gets no permission.
     pub(crate) fn may_set(&self, caller: &Caller<'_>, what: &Ioctl<'_>) -> MaySet {
         if !is_change(what) {
             return MaySet::default();
         }
         MaySet {
             powers: Powers::of(caller),
-            // On an idmapped mount only the kernel knows; kernels that support these check it.
+            // On an idmapped mount only the kernel knows that; kernels that support idmapped FUSE
+            // mounts check it.
             known_to_own: self.has_capability(Capabilities::ALLOW_IDMAP),
             shown_owner: self.ownership().uid,
         }
     }
 
-    /// Whether an ioctl is about flags; then it is answered.
+    /// Serves an ioctl that is about flags; `None` for other ioctls.
     pub(crate) fn flags_ioctl(&self, id: InodeId, what: &Ioctl<'_>, may: &MaySet) -> Option<Result<Vec<u8>, Errno>> {
         Some(match command(what)? {
             GETFLAGS => self.flags_of(id).map(|flags| {
@@ -152,7 +154,8 @@ impl Shared {
         }
     }
 
-    /// Whether an ioctl forbids changes of a file's content that could be changed so far, and may.
+    /// Returns whether an ioctl forbids changes of content that were allowed so far, and the caller
+    /// may forbid them.
     pub(crate) fn adds_protection(&self, id: InodeId, what: &Ioctl<'_>, may: &MaySet) -> bool {
         let wanted = match command(what) {
             Some(SETFLAGS) => word(what.data, 0).and_then(|bits| meant(bits, |names| names.flag)),
@@ -165,12 +168,12 @@ impl Shared {
             }
             _ => false,
         };
-        // Nothing of a directory waits to be written.
+        // A directory has no dirty pages.
         let is_directory = |id| self.engine.inodes().attributes(id).is_ok_and(|is| is.file_type == FileType::Directory);
         adds && !is_directory(id)
     }
 
-    /// `SETFLAGS`: all flags that there are.
+    /// Serves `SETFLAGS`, which sets all flags that there are.
     fn set_flags(&self, id: InodeId, bits: u32, may: &MaySet) -> Result<(), Errno> {
         let wanted = meant(bits, |names| names.flag)?;
         let algorithm = self.engine.compression().map_or(DEFAULT_COMPRESSION, |mode| mode.algorithm);
@@ -184,9 +187,9 @@ impl Shared {
         self.engine.inodes().set_flags_with(id, COMPRESSION, PROPERTY_ROOM, &plan).map_err(|error| errno(&error))
     }
 
-    /// `FSSETXATTR`: the flags that it knows; the others stay.
+    /// Serves `FSSETXATTR`, which sets the flags that it knows and keeps the others.
     fn set_extended_flags(&self, id: InodeId, data: &[u8], may: &MaySet) -> Result<(), Errno> {
-        // Extent sizes and projects are nothing that btrfs has.
+        // btrfs has no extent size hints and no project ids.
         if [1, 3, 4].into_iter().map(|number| word(data, number)).any(|word| word != Ok(0)) {
             return Err(Errno::OPNOTSUPP);
         }

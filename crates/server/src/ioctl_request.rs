@@ -1,4 +1,4 @@
-//! What an ioctl asks for, read from its number and its argument.
+//! Parses the request of an ioctl from its number and its argument.
 
 use ubtrfs::{Defragmentation, VerityParameters};
 use ubtrfs_fuse::Errno;
@@ -14,17 +14,17 @@ use crate::subvolume_ioctls::SubvolumeIoctl;
 use crate::vacate_ioctls::VacateIoctl;
 use crate::{defragment, extent_map, verity};
 
-/// A request, by what answers it.
+/// A request, with one variant for each part of the server that answers ioctls.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// Flags of an inode, whose number depends on the words of the caller.
+    /// Flags of an inode. The ioctl's number depends on the word size of the caller.
     Flags,
     /// The transaction in which the inode was made.
     Version,
     EnableVerity(VerityParameters),
     MeasureVerity,
     Defragment(Defragmentation),
-    /// Extents of a file from an offset on.
+    /// The extents of a file from an offset in bytes on.
     Extents(u64),
     Subvolume(SubvolumeIoctl),
     Volume(VolumeIoctl),
@@ -37,7 +37,8 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    /// Reads an argument. `EINVAL`, or what btrfs has for it, where it makes no sense.
+    /// Reads an argument. Returns `EINVAL`, or the error that btrfs has for it, if it makes no
+    /// sense.
     pub(crate) fn parse(command: Command, data: &[u8]) -> Result<Self, Errno> {
         use Command as C;
         Ok(match command {
@@ -106,8 +107,8 @@ mod tests {
     use super::*;
     use crate::ioctl_table::TABLE;
 
-    /// Zeros of the size that the number encodes are an argument, or an error; a short one is an
-    /// error wherever anything is read of it.
+    /// Zeros of the size that the number encodes give a request or an error; a short argument is an
+    /// error unless the ioctl reads none.
     #[test]
     fn arguments_of_any_length_are_read_or_refused() {
         for row in TABLE {

@@ -1,5 +1,5 @@
-//! The table of ioctls that the server answers: for each its number, which has the size of its
-//! argument, who may ask, what the VFS would have taken for it, and where it is served.
+//! The table of ioctls that the server answers: for each its number, which encodes the size of its
+//! argument, who may call it, what the VFS would have taken for it, and where it is served.
 //!
 //! A row makes a [`Command`], and the match that reads requests has an arm for each of these.
 
@@ -9,56 +9,57 @@ use crate::btrfs_ioctls::resets_errors;
 use crate::long_ioctls::Kind;
 use crate::{merge_ioctl, scrub};
 
-/// Who may ask for an ioctl. That is checked before its argument is read.
+/// Who may call an ioctl. This is checked before its argument is read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Right {
-    /// Who has a file of the mount open.
+    /// Every process that has a file of the mount open.
     Anyone,
-    /// Who owns an inode or may change it, as what serves the ioctl checks once it has found which
-    /// inode that is (invariant 27).
+    /// A process that owns an inode or may change it. The code that serves the ioctl checks this
+    /// once it has found the inode (invariant 27).
     OfInode,
-    /// Who administers the volume.
+    /// A process that administers the volume.
     Administrator,
-    /// The same, for arguments of which this is true; else anyone.
+    /// The same if this function returns true for the argument; else anyone.
     AdministratorIf(fn(&[u8]) -> bool),
-    /// Who has the capability `CAP_SYS_ADMIN` on this mount: to have mounted it is not enough.
+    /// A process with the capability `CAP_SYS_ADMIN` on this mount. Having mounted it is not
+    /// enough.
     SysAdmin,
 }
 
-/// What the VFS or the kernel's driver takes for an ioctl, of which FUSE takes nothing.
+/// What the VFS or the kernel's driver takes for an ioctl, and FUSE does not.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Taken {
-    /// Nothing; or the kernel has taken it.
+    /// Nothing, or the kernel has taken it for FUSE, too.
     Nothing,
-    /// Only how the mount shows ids.
+    /// Only the ids that the mount shows.
     Ids,
-    /// Write access to the mount, too.
+    /// These ids, and write access to the mount.
     Write,
-    /// The same, from who owns the inode.
+    /// The same, after a check that the caller owns the inode.
     WriteOfOwner,
-    /// The same, from who may write to the file.
+    /// The same, after a check that the caller may write to the file.
     WriteOfWriter,
-    /// The same, from who may do what concerns the whole volume.
+    /// The same, after a check that the caller administers the volume.
     WriteOfAdministrator,
-    /// The same, but nothing for arguments of which this is true.
+    /// The same, but nothing if this function returns true for the argument.
     WriteOfAdministratorUnless(fn(&[u8]) -> bool),
 }
 
 /// Where an ioctl is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Runs {
-    /// In the thread that reads the request: it waits for nothing.
+    /// In the thread that reads the request, since it waits for nothing.
     Here,
-    /// In the pool for what waits for the engine alone.
+    /// In the pool for work that waits only for the engine.
     Slow,
-    /// In the caller's share of the threads for what takes long; until a signal ends it, where it
-    /// has a kind.
+    /// In the caller's share of the threads for work that takes long. If it has a kind, a signal
+    /// can end it.
     Long(Option<Kind>),
-    /// In his share of the threads that wait for pages of files.
+    /// In the caller's share of the threads that wait for pages of files.
     Notifying,
     /// In a thread of its own, of this name.
     Thread(&'static str),
-    /// The same, until a signal or another ioctl ends it.
+    /// In a thread of its own, until a signal or another ioctl ends it.
     Interruptible(Kind),
 }
 
@@ -124,7 +125,7 @@ ioctls! {
     Sync = SYNC, Anyone, Nothing, Long(None);
     StartSync = START_SYNC, Anyone, Nothing, Long(None);
     WaitSync = WAIT_SYNC, Anyone, Nothing, Long(None);
-    // The volume. Trees hold all files, those that the caller may not see too.
+    // The volume. Trees hold all files, also those that the caller may not see.
     Trim = FITRIM, Administrator, Nothing, Slow;
     TreeSearch = TREE_SEARCH, Administrator, Nothing, Slow;
     FsInfo = FS_INFO, Anyone, Nothing, Slow;
@@ -162,7 +163,7 @@ pub(crate) fn row_of(number: u32) -> Option<&'static Row> {
 }
 
 impl Row {
-    /// Whether only who administers the volume may ask for this.
+    /// Returns whether only a process that administers the volume may call this ioctl.
     pub(crate) fn needs_administrator(&self, data: &[u8]) -> bool {
         match self.right {
             Administrator => true,
@@ -171,7 +172,7 @@ impl Row {
         }
     }
 
-    /// What is taken for it with this argument.
+    /// What is taken for the ioctl with this argument.
     pub(crate) fn taken(&self, data: &[u8]) -> Taken {
         match self.taken {
             WriteOfAdministratorUnless(applies) if applies(data) => Nothing,
@@ -194,7 +195,8 @@ mod tests {
         assert!(row_of(0x9499).is_none());
     }
 
-    /// Invariant 54: what takes write access from the administrator alone is asked by him alone.
+    /// Invariant 54: only an administrator may call ioctls that take write access after the check
+    /// for an administrator.
     #[test]
     fn rights_and_what_is_taken_agree() {
         for row in TABLE {
@@ -210,7 +212,8 @@ mod tests {
         }
     }
 
-    /// What may take as long as a user wants has no thread that others wait for (invariant 65).
+    /// Work that may take as long as a user wants occupies no thread that others wait for
+    /// (invariant 65).
     #[test]
     fn what_anyone_may_ask_for_occupies_no_thread_of_its_own() {
         for row in TABLE.iter().filter(|row| !matches!(row.right, Administrator)) {

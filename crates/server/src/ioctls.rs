@@ -1,5 +1,5 @@
-//! IOCTL: looks a command up in the table of ioctls, sees that the caller may ask for it, reads its
-//! argument, and has it served where the table says.
+//! Serves IOCTL: looks the command up in the table of ioctls, checks that the caller may call it,
+//! reads its argument, and has it served where the table says.
 
 use std::sync::Arc;
 
@@ -43,7 +43,8 @@ impl Server {
             Err(errno) => return reply.error(errno),
         };
         let row = match row_of(what.command) {
-            // The kernel's driver knows no ioctl of placeholders, not even on the directory.
+            // The kernel's driver supports no ioctl on placeholders of subvolumes, not even on the
+            // directory.
             Some(row) if !id.is_placeholder() => row,
             _ => return reply.error(Errno::NOTTY),
         };
@@ -92,8 +93,8 @@ impl Server {
         }
     }
 
-    /// Has `work` done where the table says, and answers with what it returns. It is given what to
-    /// ask again and again whether to go on, where something may end it.
+    /// Has `work` done where the table says, and answers with what it returns. `work` gets a
+    /// function that it must call again and again, and which returns false if it is to end early.
     pub(crate) fn run(
         &self,
         runs: Runs,
@@ -152,10 +153,10 @@ impl Server {
         self.run(runs, admitted, reply, |shared, goes_on| asked.answer(&shared.engine, goes_on));
     }
 
-    /// Takes a device out of the volume, or gives it another size.
+    /// Removes a device from the volume, or resizes it.
     fn vacate(&self, admitted: &Admitted<'_>, runs: Runs, asked: VacateIoctl, reply: ReplyIoctl) {
         if asked.cancels() {
-            // It is none of those that it ends.
+            // A cancellation does not count among the ioctls that it ends.
             return finish(reply, self.shared().long_ioctls.cancel(asked.kind()).map(|()| Vec::new()));
         }
         self.run(runs, admitted, reply, |shared, goes_on| asked.answer(&shared.engine, &shared.devices, goes_on));
@@ -184,8 +185,8 @@ impl Server {
         });
     }
 
-    /// Puts a file under the protection of fs-verity, after what mappings of the file have changed
-    /// so far has been written. `EBUSY` where too many wait for that.
+    /// Protects a file by fs-verity after the dirty pages of its mappings have been written.
+    /// `EBUSY` if too many requests wait for that.
     fn enable_verity(
         &self,
         admitted: &Admitted<'_>,
@@ -196,7 +197,8 @@ impl Server {
         let powers = admitted.powers();
         self.run(runs, admitted, reply, move |shared, _| {
             let id = shared.inode(node)?;
-            // By invariant 27: a descriptor for reading does, and the file has to be writable.
+            // By invariant 27: a descriptor for reading suffices, but the caller must have write
+            // permission to the file.
             shared.check_access(&powers, id, WRITE)?;
             shared.invalidate_pages(node);
             shared.engine.files().enable_verity(id, &parameters).map_err(|error| errno(&error))?;
@@ -210,13 +212,13 @@ impl Server {
         if self.shared().adds_protection(id, what, &may) {
             return self.protect(caller, node, what, may, reply);
         }
-        // A number of another word size than the caller's is none.
+        // A number for another word size than the caller's is no ioctl.
         let result = self.shared().flags_ioctl(id, what, &may).unwrap_or(Err(Errno::NOTTY));
         self.shared().answer_flags(node, what, result, reply);
     }
 
-    /// Answers an ioctl that forbids changes, after what mappings of the file have changed so far
-    /// has been written. `EBUSY` where too many wait for that.
+    /// Answers an ioctl that forbids changes, after the dirty pages of the file's mappings have
+    /// been written. `EBUSY` if too many requests wait for that.
     fn protect(&self, caller: &Caller<'_>, node: u64, what: &Ioctl<'_>, may: MaySet, mut reply: ReplyIoctl) {
         if !reply.may_wait() {
             return reply.error(Errno::BUSY);
@@ -234,8 +236,8 @@ impl Server {
 }
 
 impl Shared {
-    /// `EPERM` unless a caller may have a file defragmented. By invariant 27: a descriptor for
-    /// reading would do for FUSE.
+    /// Returns `EPERM` unless a caller may have a file defragmented. By invariant 27: FUSE would
+    /// accept a descriptor for reading.
     fn check_defragments(&self, powers: &Powers, id: InodeId) -> Result<(), Errno> {
         if powers.administers() {
             return Ok(());
@@ -245,7 +247,7 @@ impl Shared {
     }
 }
 
-/// The same work, which goes on until `ioctl` is ended, that of this request.
+/// Returns the same work, which goes on until `ioctl`, that of this request, is ended.
 fn until_ended(
     ioctl: Arc<LongIoctl>,
     request: u64,

@@ -1,9 +1,9 @@
 //! The FUSE server: answers the kernel's requests from the engine.
 //!
 //! [`Server`] implements [`ubtrfs_fuse::Filesystem`] on top of [`ubtrfs::Filesystem`]. It
-//! translates: node numbers to inodes and back ([`NodeNumbers`]), attributes and device numbers,
-//! the kernel's rules about umask, ACLs and set-id bits to arguments of the engine. It holds no
-//! state of files; that is the engine's.
+//! translates node numbers to inodes and back ([`NodeNumbers`]), attributes and device numbers, and
+//! the kernel's rules about umask, ACLs and set-id bits into arguments of the engine. It holds no
+//! state of files, which is in the engine.
 //!
 //! The thread that reads a request answers it if memory suffices; requests that wait for a commit
 //! are passed to a [`Pool`] with their reply. Where requests arrive over rings, `nonblocking`

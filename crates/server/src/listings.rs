@@ -1,8 +1,8 @@
-//! Having the kernel drop what it keeps of directories.
+//! Has the kernel drop its cached pages of directories.
 //!
-//! Its pages may be locked without a limit: getdents(2) copies names from a page that it has locked
-//! into the program's memory, which may be a mapped file of a server that never answers. So nothing
-//! else waits here, and no directory waits for another.
+//! These pages may be locked without a time limit: getdents(2) copies names from a page that it has
+//! locked into the program's memory, which may be a mapped file of a server that never answers. So
+//! the threads here do nothing else, and no directory waits for another.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,16 +11,17 @@ use ubtrfs_threads::{Mutex, Rank};
 
 use crate::pool::Pool;
 
-/// Directories that are dropped at a time; none waits for its turn.
+/// How many directories' pages may be dropped at a time. Further directories don't wait for their
+/// turn.
 const MAX: usize = 4;
 
-/// Directories that the kernel is dropping.
+/// The directories whose pages the kernel is dropping.
 pub(crate) struct Drops {
     pool: Pool,
     nodes: Arc<Mutex<HashSet<u64>>>,
 }
 
-/// A directory that the kernel is dropping, until this is dropped.
+/// A directory whose pages the kernel is dropping, until this value is dropped.
 pub(crate) struct Dropping {
     node: u64,
     nodes: Arc<Mutex<HashSet<u64>>>,
@@ -31,8 +32,8 @@ impl Drops {
         Self { pool: Pool::new(MAX), nodes: Arc::new(Mutex::with_default(Rank::Listings)) }
     }
 
-    /// Begins with a directory, unless a thread works on it already, or the limit of directories is
-    /// reached.
+    /// Begins to drop the pages of a directory, unless a thread works on it already or the limit of
+    /// directories is reached.
     pub(crate) fn begin(&self, node: u64) -> Option<Dropping> {
         let mut nodes = self.nodes.lock();
         if nodes.len() >= MAX || !nodes.insert(node) {
@@ -41,8 +42,8 @@ impl Drops {
         Some(Dropping { node, nodes: Arc::clone(&self.nodes) })
     }
 
-    /// Does the work that was begun, in a thread that nothing else waits for, and `then` the
-    /// continuation.
+    /// Does the work that was begun in a thread that nothing else waits for, and calls `then` after
+    /// it.
     pub(crate) fn run(
         &self,
         dropping: Dropping,
@@ -93,7 +94,7 @@ mod tests {
                 },
                 move || ended_too.send(most + node).unwrap(),
             );
-            // Those that hang keep it from none.
+            // Directories that hang do not keep this one from being dropped.
             assert_eq!(receiver.recv_timeout(TIMEOUT), Ok(node));
         }
         assert!(drops.begin(most + 1).is_none(), "nobody queues behind those that hang");

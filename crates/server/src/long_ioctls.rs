@@ -1,5 +1,5 @@
-//! Ioctls that take as long as a device or a file is large, and what ends them early: a signal for
-//! the process that waits for the answer, or an ioctl that cancels them.
+//! Ioctls whose time grows with the size of a device or a file. They end early by a signal for the
+//! process that waits for the answer, or by an ioctl that cancels them.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -10,8 +10,8 @@ use ubtrfs_fuse::Errno;
 use ubtrfs_threads::atomic::{AtomicBool, Ordering};
 use ubtrfs_threads::{Mutex, Rank};
 
-/// The most interrupts that are remembered. Another thread may still read the request that one is
-/// for; most are for requests that are none of these.
+/// How many interrupts are remembered whose request is not known. Another thread may still be
+/// reading the request; but most interrupts are for requests that are no long ioctls.
 const MAX_EARLY: usize = 64;
 
 /// What such an ioctl does.
@@ -25,7 +25,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// What it is called.
+    /// The name of the kind.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Scrub => "scrub",
@@ -37,7 +37,7 @@ impl Kind {
     }
 }
 
-/// One that is under way.
+/// A long ioctl that is under way.
 #[derive(Debug)]
 pub(crate) struct LongIoctl {
     kind: Kind,
@@ -46,12 +46,12 @@ pub(crate) struct LongIoctl {
 }
 
 impl LongIoctl {
-    /// Whether nobody wants it to end.
+    /// Returns whether nobody wants it to end.
     pub(crate) fn goes_on(&self) -> bool {
         !self.is_interrupted.load(Ordering::Acquire) && !self.is_cancelled.load(Ordering::Acquire)
     }
 
-    /// What answers it: `EINTR` where a signal has ended it.
+    /// The answer to the ioctl: `EINTR` if a signal has ended it, else `done`.
     pub(crate) fn outcome<T>(&self, done: Result<T, Errno>) -> Result<T, Errno> {
         match done {
             Err(Errno::CANCELED) if self.is_interrupted.load(Ordering::Acquire) => Err(Errno::INTR),
@@ -60,8 +60,9 @@ impl LongIoctl {
     }
 }
 
-/// Has extents be moved at so many bytes in a second at the most, 0 being no limit, from when what
-/// this returns is asked for the first time: then the operation has begun, and no other moves any.
+/// Limits the rate at which extents are moved, in bytes per second (0 is no limit), and returns a
+/// function in place of `goes_on`. The limit applies from the first call of that function: by then
+/// the operation has begun, and no other one moves extents.
 pub(crate) fn within_limit<'a>(
     engine: &'a Filesystem,
     bytes_per_second: u64,
@@ -79,11 +80,11 @@ pub(crate) fn within_limit<'a>(
 #[derive(Debug, Default)]
 struct State {
     running: BTreeMap<u64, Arc<LongIoctl>>,
-    /// Requests of which nothing was known when they were interrupted, the last ones.
+    /// The last requests that were not known when they were interrupted.
     early: VecDeque<u64>,
 }
 
-/// Those of a mount, by the numbers of their requests.
+/// The long ioctls of a mount, by the numbers of their requests.
 #[derive(Debug)]
 pub(crate) struct LongIoctls(Mutex<State>);
 
@@ -94,7 +95,7 @@ impl Default for LongIoctls {
 }
 
 impl LongIoctls {
-    /// One begins.
+    /// Notes that a long ioctl begins.
     pub(crate) fn begin(&self, request: u64, kind: Kind) -> Arc<LongIoctl> {
         let mut state = self.0.lock();
         let is_interrupted = AtomicBool::new(state.early.contains(&request));
@@ -103,12 +104,12 @@ impl LongIoctls {
         ioctl
     }
 
-    /// One has ended.
+    /// Notes that a long ioctl has ended.
     pub(crate) fn end(&self, request: u64) {
         self.0.lock().running.remove(&request);
     }
 
-    /// A signal came for the process that waits for a request, whatever that is.
+    /// Notes that a signal came for the process that waits for a request, of whatever kind.
     pub(crate) fn interrupt(&self, request: u64) {
         let mut state = self.0.lock();
         if let Some(ioctl) = state.running.get(&request) {
@@ -120,7 +121,7 @@ impl LongIoctls {
         state.early.push_back(request);
     }
 
-    /// Ends those of a kind soon. `ENOTCONN` if there are none.
+    /// Has all ioctls of a kind end soon. `ENOTCONN` if there are none.
     pub(crate) fn cancel(&self, kind: Kind) -> Result<(), Errno> {
         let state = self.0.lock();
         let mut found = Err(Errno::NOTCONN);

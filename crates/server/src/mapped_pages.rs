@@ -1,17 +1,17 @@
-//! What mappings have changed is part of a sync.
+//! Makes dirty pages of mappings part of a sync.
 //!
 //! From Linux 6.18 on, sync(2) and syncfs(2) send SYNCFS. But sync(2) only wakes the kernel's
-//! writeback of a FUSE mount and does not wait for it, so SYNCFS may be here before the pages are.
+//! writeback of a FUSE mount and does not wait for it, so SYNCFS may arrive before the pages do.
 //! (syncfs(2) and remounts have written them by then.) So the server has the kernel write dirty
 //! pages before it commits: all of them at once, by a sync of the block device that is the mount's
 //! source. No clean page is dropped by that.
 //!
-//! Such a sync needs a lock that a remount or the end of the mount may wait for, which themselves
-//! wait for the sync(2) that is being served. If it does not get through soon, pages are taken file
-//! by file instead.
+//! Such a sync needs a lock for which a remount or unmount may be waiting already, which in turn
+//! waits for the sync(2) that is being served. If the sync does not succeed soon, the server has
+//! the kernel write and drop the pages file by file instead.
 //!
-//! So no commit that answers SYNCFS begins before the pages that were dirty when SYNCFS
-//! was sent have been written.
+//! So a commit that answers SYNCFS begins only after the pages that were dirty when SYNCFS was sent
+//! have been written.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,16 +20,15 @@ use std::time::Duration;
 use ubtrfs_threads::mpsc::channel;
 use ubtrfs_threads::{Mutex, OnceLock, Rank, thread};
 
-/// The time in which the kernel has written all pages, unless something is in the way or they are
-/// many.
+/// The time in which the kernel writes all pages, unless something blocks it or there are many.
 const TIME_TO_WRITE: Duration = Duration::from_secs(2);
 
 type WriteAll = Box<dyn Fn() -> std::io::Result<()> + Send + Sync>;
 
-/// How the kernel is made to write pages, and who does.
+/// The function by which the kernel is made to write pages, and the threads that call it.
 pub struct MappedPages {
     write_all: OnceLock<WriteAll>,
-    /// Threads that have it write them; the kernel sends SYNCFS for each of them.
+    /// The threads that call it; the kernel sends a SYNCFS from each of them.
     own: Mutex<HashSet<u32>>,
 }
 
@@ -40,20 +39,22 @@ impl Default for MappedPages {
 }
 
 impl MappedPages {
-    /// Sets what has the kernel write all dirty pages of the mount.
+    /// Sets the function that has the kernel write all dirty pages of the mount.
     pub fn set(&self, write_all: impl Fn() -> std::io::Result<()> + Send + Sync + 'static) {
         let _ = self.write_all.set(Box::new(write_all));
     }
 
-    /// Whether a SYNCFS of this process is the consequence of [`write`](Self::write).
+    /// Returns whether a SYNCFS of this caller is the consequence of [`write`](Self::write).
     pub fn is_own(&self, caller: u32) -> bool {
-        // The kernel names the threads of the process that has mounted. Processes without a number
-        // here, of other namespaces, have zero, and none of them is one of those.
+        // The kernel gives the numbers of threads in the pid namespace of the process that has
+        // mounted. Processes that have no number there are shown as zero, and none of them is one
+        // of our threads.
         self.own.lock().contains(&caller)
     }
 
-    /// Has the kernel write what mappings have changed, before the SYNCFS of `caller` is served;
-    /// by `take_all`, which has it write and drop the pages of each file, if nothing else works.
+    /// Has the kernel write the dirty pages of mappings before the SYNCFS of `caller` is served. If
+    /// that does not work otherwise, this calls `take_all`, which has the kernel write and drop the
+    /// pages of each file.
     pub fn write(self: &Arc<Self>, caller: u32, take_all: impl FnOnce()) {
         if self.write_all.get().is_none() || is_in_sync(caller) == Some(false) {
             return;
@@ -74,10 +75,10 @@ impl MappedPages {
     }
 }
 
-/// Whether a thread of whatever process is in sync(2); `None` if that can't be known.
+/// Returns whether a thread of any process is in sync(2); `None` if that is unknown.
 fn is_in_sync(thread: u32) -> Option<bool> {
-    /// The number of the system call, by the number of the architecture's own programs; those of 32
-    /// bits have 36, which means nothing that syncs in others.
+    /// The number of the system call for the architecture's own programs, and 36 for programs of 32
+    /// bits. In other programs 36 is no call that syncs.
     const SYNC: [i64; 2] = [if cfg!(any(target_arch = "x86_64")) { 162 } else { 81 }, 36];
     let call = std::fs::read_to_string(format!("/proc/{thread}/syscall")).ok()?;
     let number = call.split_whitespace().next()?.parse().ok()?;
@@ -95,7 +96,7 @@ mod tests {
         pages.set(move || {
             let pages = inner.upgrade().unwrap();
             let own = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
-            // Processes of other namespaces are zero.
+            // Processes of other pid namespaces are shown as zero.
             *seen.lock() = vec![pages.is_own(own), pages.is_own(own + 1), pages.is_own(0)];
             Ok(())
         });

@@ -1,6 +1,6 @@
-//! The merge of subvolumes, as `ubtrfs merge` has it done on a mount: an ioctl on the target, so
-//! that it goes through the mount that changes. Its answer is the number of a stream
-//! ([`NEXT`](ubtrfs_format::ioctl::NEXT)), which is a JSON array of
+//! The ioctl by which `ubtrfs merge` has subvolumes merged on a mount. It is called on the target,
+//! so that it goes through the mount that changes. Its answer is the number of a stream
+//! ([`NEXT`](ubtrfs_format::ioctl::NEXT)), whose content is a JSON array of
 //! [records](crate::merge_records).
 
 use std::cell::Cell;
@@ -23,28 +23,28 @@ use crate::users_pool::User;
 
 /// Bytes of the argument of [`MERGE`].
 pub const ARGUMENT_SIZE: usize = size_of(MERGE);
-/// Who wins conflicts, by number in the argument.
+/// Which side wins conflicts, by its number in the argument.
 const PREFER: [Prefer; 3] = [Prefer::Neither, Prefer::Ours, Prefer::Theirs];
-/// Where the argument says whether nothing is to be changed.
+/// The offset in the argument of the word that says whether nothing is to be changed.
 const DRY_RUN: usize = 24;
 
-/// How often a merge looks whether anybody waits for it.
+/// How often a merge checks whether its reader is still there.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What is to be merged into the subvolume of the ioctl's file.
+/// A merge into the subvolume of the ioctl's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Merge {
-    /// The state from which both sides come.
+    /// The subvolume with the state from which both sides come.
     pub base: TreeId,
-    /// What has changed since.
+    /// The subvolume with the changes to merge.
     pub changed: TreeId,
-    /// Who wins conflicts.
+    /// Which side wins conflicts.
     pub prefer: Prefer,
-    /// Only asks what it would do.
+    /// Only report what the merge would do.
     pub dry_run: bool,
 }
 
-/// Whether an argument asks only what a merge would do.
+/// Returns whether an argument asks only what a merge would do.
 pub(crate) fn writes_nothing(data: &[u8]) -> bool {
     u64_at(data, DRY_RUN) == Some(1)
 }
@@ -61,7 +61,7 @@ impl Merge {
         argument
     }
 
-    /// Reads the argument of [`MERGE`]. `EINVAL` where it makes no sense.
+    /// Reads the argument of [`MERGE`]. `EINVAL` if it makes no sense.
     pub(crate) fn parse(data: &[u8]) -> Result<Self, Errno> {
         Self::of(data).ok_or(Errno::INVAL)
     }
@@ -85,9 +85,9 @@ impl Merge {
 }
 
 impl Shared {
-    /// Merges while there is a reader, and has the kernel forget what it has cached of what
-    /// changes. The pages of the subvolumes are written first: a merge takes what programs have
-    /// written to mappings, too.
+    /// Merges while there is a reader, and has the kernel drop its caches of what changes. The
+    /// kernel first writes back the dirty pages of the subvolumes, so that the merge also has what
+    /// programs have written to mappings.
     fn merge(&self, target: TreeId, asked: Merge, stream: &Stream) -> Result<(), Errno> {
         let Merge { base, changed, prefer, dry_run } = asked;
         let sides = MergeSides { base, changed, target };
@@ -98,7 +98,8 @@ impl Shared {
             MergeEffect::Name(dir, name) => self.name_changed(User::Root, self.numbers.node(dir), &name, true),
             MergeEffect::Inode(id) => {
                 let node = self.numbers.node(id);
-                // Processes that list a directory may hold its pages for as long as they like.
+                // Only files are invalidated: a process that lists a directory may keep its pages
+                // locked for as long as it likes.
                 let is_file = |is: ubtrfs::Attributes| is.file_type == FileType::Regular;
                 if self.engine.inodes().attributes(id).is_ok_and(is_file) {
                     self.invalidate_pages(node);
@@ -164,7 +165,7 @@ mod tests {
             let number = streams.begin(pid, move |stream| shared.merge(target, asked, stream)).unwrap();
             loop {
                 match streams.take(number, 1 << 16) {
-                    // It waits for its turn, or for the merge.
+                    // The stream waits for its turn, or for the merge.
                     Ok(answer) if answer == [0] => std::thread::sleep(Duration::from_millis(1)),
                     answer => return answer,
                 }

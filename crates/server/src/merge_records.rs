@@ -1,5 +1,5 @@
-//! What a merge of subvolumes has come to, as a mount's server sends it and `ubtrfs merge` shows
-//! it.
+//! The records of the result of a merge of subvolumes, which a mount's server sends and `ubtrfs
+//! merge` shows.
 
 use serde::{Deserialize, Serialize};
 use ubtrfs::{ConflictKind, MergeStep, Merged, MergedPart};
@@ -7,7 +7,7 @@ use ubtrfs::{ConflictKind, MergeStep, Merged, MergedPart};
 /// A conflict, or a change of the target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MergeRecord {
-    /// Both sides have changed something of this path, and differently.
+    /// Both sides have changed something of this path differently.
     Conflict {
         /// The path.
         path: Vec<u8>,
@@ -24,18 +24,18 @@ pub enum MergeRecord {
         /// The path.
         path: Vec<u8>,
     },
-    /// A name becomes another.
+    /// A name changes.
     Rename {
         /// The old path.
         from: Vec<u8>,
         /// The new path.
         to: Vec<u8>,
     },
-    /// Something that is there changes.
+    /// The inode of a name changes.
     Change {
         /// The path.
         path: Vec<u8>,
-        /// What of it.
+        /// What changes.
         what: Vec<String>,
     },
 }

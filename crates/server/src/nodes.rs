@@ -1,11 +1,12 @@
 //! The numbers by which the kernel names inodes, and those that programs see.
 //!
-//! A program of 32 bits can't take a larger number than that holds: stat(2) fails with `EOVERFLOW`,
-//! and so does the listing of a directory that holds such an inode. So the numbers that programs
-//! see fit 32 bits as long as they can (invariant 64). Those of the mounted subvolume are its own.
-//! The inodes of others share the upper half: it is divided into windows of 4096 numbers, and a
-//! window is given to as many consecutive numbers of a subvolume when the first of them is shown.
-//! No two inodes are shown as one number, and an inode keeps its number until the mount ends.
+//! A program of 32 bits can't take a larger inode number: stat(2) fails with `EOVERFLOW`, and so
+//! does the listing of a directory that has such an inode. So the numbers that programs see fit
+//! into 32 bits as long as possible (invariant 64). Inodes of the mounted subvolume are shown with
+//! their own numbers. The inodes of other subvolumes share the upper half of the 32-bit numbers: it
+//! is divided into windows of 4096 numbers, and a window is assigned to as many consecutive inode
+//! numbers of a subvolume when the first of them is shown. No two inodes are shown as one number,
+//! and an inode keeps its number until the mount ends.
 
 use std::collections::HashMap;
 
@@ -14,15 +15,16 @@ use ubtrfs_format::{Ino, TreeId};
 use ubtrfs_fuse::{Errno, ROOT};
 use ubtrfs_threads::{Rank, RwLock};
 
-/// Bits of a node where subvolume and inode number share one number.
+/// The bits of the inode number in a node that has both subvolume and inode number.
 const INO_BITS: u32 = 40;
-/// Set in nodes that were given by the mount.
+/// Set in nodes that this mount has assigned.
 const GIVEN: u64 = 1 << 63;
-/// Bits of a shown number that are the inode's own where the others say which window it is in.
+/// The lower bits of a shown number that are the inode's own; the upper bits are the number of the
+/// window.
 const WINDOW_BITS: u32 = 12;
-/// The shown numbers of windows; what is below is the mounted subvolume's.
+/// The shown numbers of windows. The numbers below are the mounted subvolume's.
 const WINDOWS: std::ops::Range<u64> = 1 << 31..1 << 32;
-/// All windows that there are. Their table takes up to 40 MiB then.
+/// The number of windows. If all are in use, their table takes up to 40 MiB.
 const MAX_WINDOWS: usize = ((WINDOWS.end - WINDOWS.start) >> WINDOW_BITS) as usize;
 
 /// Node numbers and `st_ino`s of a mount.
@@ -47,7 +49,7 @@ struct Given {
     inodes: Vec<InodeId>,
 }
 
-/// A subvolume, and the number of an inode of it without its last bits.
+/// A subvolume, and the upper bits of inode numbers in it.
 type Window = (TreeId, u64);
 
 #[derive(Debug, Default)]
@@ -57,7 +59,8 @@ struct Windows {
 }
 
 impl Windows {
-    /// The number of a window, which another thread may have given to it meanwhile.
+    /// Assigns a number to a window, unless another thread has done so meanwhile. `None` if there
+    /// are `most` windows.
     fn add(&mut self, window: Window, most: usize) -> Option<u32> {
         if let Some(number) = self.numbers.get(&window) {
             return Some(*number);
@@ -73,19 +76,19 @@ impl Windows {
 }
 
 impl NodeNumbers {
-    /// The numbers of a mount of this subvolume.
+    /// Returns the numbers for a mount of this subvolume.
     pub fn new(mounted: TreeId) -> Self {
         let (given, windows) = (RwLock::with_default(Rank::Nodes), RwLock::with_default(Rank::NodeWindows));
         Self { mounted, top: mounted, given, windows, most_windows: MAX_WINDOWS }
     }
 
-    /// The same where the kernel has the whole volume, from the top level, of which this subvolume
-    /// is what the first mount shows.
+    /// Returns the numbers for a kernel that has the whole volume from the top level. The first
+    /// mount shows the subvolume `mounted` of it.
     pub fn of_whole(mounted: TreeId) -> Self {
         Self { top: TreeId::FS, ..Self::new(mounted) }
     }
 
-    /// The subvolume from whose root on the kernel has the volume.
+    /// The subvolume whose root is the kernel's root of the volume.
     pub fn top(&self) -> TreeId {
         self.top
     }
@@ -95,7 +98,7 @@ impl NodeNumbers {
         if id == InodeId::root_of(self.top) {
             return ROOT;
         }
-        // 0 and 1 mean something else; no inode of a sane volume has them.
+        // The nodes 0 and 1 have other meanings, and no inode of a sane volume has these numbers.
         let is_own = id.subvolume == self.mounted && id.ino.0 > ROOT && id.ino.0 >> INO_BITS == 0;
         if is_own { id.ino.0 } else { Self::composed(id).unwrap_or_else(|| self.give(id)) }
     }
@@ -117,12 +120,12 @@ impl NodeNumbers {
     }
 
     /// The number that stat(2) and listings show: in the mounted subvolume the inode's own,
-    /// elsewhere one of a window. Where neither fits 32 bits it is the node's, or one that is
+    /// elsewhere one of a window. If neither fits into 32 bits, it is the node, or a number
     /// composed in the same way.
     ///
     /// # Panics
     ///
-    /// If the number is another inode's, too (invariant 64).
+    /// If another inode is shown with the same number (invariant 64).
     pub fn shown(&self, id: InodeId) -> u64 {
         let ino = id.ino.0;
         let number = if id.subvolume == self.mounted {
@@ -148,8 +151,8 @@ impl NodeNumbers {
         Ok(InodeId::new(subvolume, Ino(upper << WINDOW_BITS | within)))
     }
 
-    /// The number of an inode in its window, which is given now if it is the first. `None` where
-    /// all are given to others.
+    /// The number of an inode in its window, which is assigned now if the inode is the first of it.
+    /// `None` if all windows are assigned to others.
     fn windowed(&self, id: InodeId) -> Option<u64> {
         let window = (id.subvolume, id.ino.0 >> WINDOW_BITS);
         let known = self.windows.read().numbers.get(&window).copied();
@@ -160,7 +163,8 @@ impl NodeNumbers {
         Some(WINDOWS.start + (u64::from(number) << WINDOW_BITS | id.ino.0 & ((1 << WINDOW_BITS) - 1)))
     }
 
-    /// The number that follows from the inode alone, with its subvolume's.
+    /// The number that is composed of the inode's number and its subvolume's; `None` if these don't
+    /// fit.
     fn composed(id: InodeId) -> Option<u64> {
         let (subvolume, ino) = (id.subvolume.0, id.ino.0);
         let fits = ino >> INO_BITS == 0 && subvolume != 0 && subvolume < GIVEN >> INO_BITS;
@@ -258,7 +262,7 @@ mod tests {
         }
     }
 
-    /// Invariant 64, also when all windows are given.
+    /// Invariant 64, also when all windows are assigned.
     #[test]
     fn no_two_inodes_are_shown_as_one_number_and_most_fit_32_bits() {
         for most_windows in [0, 3, MAX_WINDOWS] {

@@ -1,24 +1,25 @@
-//! Writes to files of read-only subvolumes are refused with EROFS: by open(2) where the kernel asks
-//! about it, and otherwise by the first write(2).
+//! Refuses writes to files of read-only subvolumes with EROFS: in open(2) if the kernel sends OPEN,
+//! and otherwise in the first write(2).
 //!
-//! A mount says once, to the first OPEN, whether the kernel shall ask about every open(2), and the
-//! kernel keeps to that as long as the mount lives. With OPEN and RELEASE an open(2) takes many
-//! times as long. Where it is not asked, and pages are written back later, write(2) would know of
-//! no error. But before it changes a page, write(2) removes the file's capabilities, if there are
-//! any (`file_remove_privs`): so a file of a read-only subvolume answers that question as if it had
-//! some, their removal fails with EROFS, and so does write(2). A store to a shared mapping asks
-//! nothing. Its pages are discarded when they are written back, and the file's next fsync or msync
-//! fails. The kernel gets no error: it would report that to every syncfs(2), so that who
-//! owns a file could have the syncs of all others fail.
+//! The answer to the first OPEN of a mount decides whether the kernel sends OPEN for every open(2),
+//! for as long as the mount lives. With OPEN and RELEASE an open(2) takes many times as long.
+//! Without OPEN, and with pages written back later, write(2) would get no error. But before it
+//! changes a page, write(2) removes the file's capabilities, if there are any
+//! (`file_remove_privs`). So for a file of a read-only subvolume the server answers that question
+//! as if there were some; their removal fails with EROFS, and so does write(2). A store to a shared
+//! mapping sends no request. Its pages are discarded when they are written back, and the file's
+//! next fsync or msync fails. The kernel gets no error, since it would report that to every
+//! syncfs(2), and so the owner of a file could make the syncs of all others fail.
 //!
-//! The subvolume may become writable between the two: then the removal of what never was there
-//! succeeds, and so does the write. That takes a note of the last questions that were answered so
-//! (`refusals`).
+//! The subvolume may become writable between the question and the removal: then the removal of
+//! capabilities that never existed succeeds, and so does the write. For that the server remembers
+//! the last questions that it has answered this way (`refusals`).
 //!
-//! access(2) is answered by the kernel alone, which knows no read-only subvolumes, unless it checks
-//! no permissions; then it asks, and hears of EROFS.
+//! The kernel answers access(2) by itself, without knowledge of read-only subvolumes, if it checks
+//! permissions; otherwise it sends ACCESS, and gets EROFS.
 //!
-//! Where the kernel asks, open(2) refuses what the flags of files forbid, too (`chattr +i`, `+a`).
+//! If the kernel sends OPEN, open(2) also refuses what the flags of files forbid (`chattr +i`,
+//! `+a`).
 
 use ubtrfs::InodeId;
 use ubtrfs::xattr_names::CAPABILITY;
@@ -35,7 +36,7 @@ use crate::shared::errno;
 pub(crate) const CAPABILITY_SIZE: usize = 24;
 
 impl Server {
-    /// Answers OPEN; with ENOSYS the kernel sends no more of them.
+    /// Answers OPEN. After ENOSYS the kernel sends no more of them.
     pub(crate) fn answer_open(&self, node: u64, flags: OFlags, reply: ReplyOpen) {
         let _timed = self.count(Kind::Open);
         if !self.shared().checks_opens() {
@@ -48,9 +49,9 @@ impl Server {
         }
     }
 
-    /// Answers ACCESS, which comes only where the kernel checks no permissions; with ENOSYS it
-    /// sends no more of them, and grants everything. Only an open decides whether opens are
-    /// checked: until then a read-only subvolume may come.
+    /// Answers ACCESS, which comes only where the kernel checks no permissions. After ENOSYS it
+    /// sends no more of them, and grants everything. This does not decide whether opens are
+    /// checked, only the first OPEN does: a read-only subvolume may be made until then.
     pub(crate) fn answer_access(&self, node: u64, mask: u32, reply: ReplyEmpty) {
         let _timed = self.count(Kind::Access);
         if self.shared().leaves_opens_unchecked() {
@@ -63,8 +64,9 @@ impl Server {
         }
     }
 
-    /// `EROFS` for what belongs to a read-only subvolume, or after an error. Pipes, sockets and
-    /// devices only have their names there.
+    /// Returns `EROFS` for an inode of a read-only subvolume, or on a filesystem that is read-only
+    /// after an error. Pipes, sockets and devices can be written to, since only their names are in
+    /// the subvolume.
     fn check_writable(&self, id: InodeId) -> Result<(), Errno> {
         let engine = self.engine();
         if !engine.is_read_only() && !engine.is_in_read_only_subvolume(id) {
@@ -77,9 +79,9 @@ impl Server {
         }
     }
 
-    /// Whether a file may be opened for writing, as the VFS decides it: `EPERM` where the file's
-    /// flags forbid it, which the kernel does not know of FUSE's files, `EROFS` in a read-only
-    /// subvolume.
+    /// Checks whether a file may be opened for writing, as the VFS would. Returns `EPERM` if the
+    /// file's flags forbid it, which the kernel does not know for FUSE's files, and `EROFS` in a
+    /// read-only subvolume.
     fn check_open(&self, id: InodeId, flags: OFlags) -> Result<(), Errno> {
         let writes = flags & OFlags::RWMODE != OFlags::RDONLY;
         if !writes && !flags.contains(OFlags::TRUNC) {
@@ -92,7 +94,7 @@ impl Server {
         if self.engine().is_in_read_only_subvolume(id) {
             return Err(Errno::ROFS);
         }
-        // By invariant 57; the kernel says so, too.
+        // By invariant 57, and as in the kernel.
         if writes && self.engine().files().has_verity(id) {
             return Err(Errno::PERM);
         }
@@ -100,8 +102,8 @@ impl Server {
         if forbidding & InodeFlags::APPEND != 0 && !only_appends { Err(Errno::PERM) } else { Ok(()) }
     }
 
-    /// Whether GETXATTR is the question, before a write, for capabilities that are to be removed,
-    /// and their removal is to fail.
+    /// Returns whether a GETXATTR is the question, before a write, for capabilities that are to be
+    /// removed, and the removal is to fail.
     pub(crate) fn refuses_write(&self, node: u64, name: &[u8], reply: &ReplyXattr) -> bool {
         let refuses = reply.room() == 0
             && name == CAPABILITY
@@ -115,7 +117,8 @@ impl Server {
         refuses
     }
 
-    /// The result of a REMOVEXATTR: what the kernel was shown, and was not there, is gone.
+    /// The result of a REMOVEXATTR. It succeeds if there was no such attribute, but the kernel was
+    /// told that there was.
     pub(crate) fn removed(&self, node: u64, name: &[u8], result: Result<(), Errno>) -> Result<(), Errno> {
         if name != CAPABILITY {
             return result;

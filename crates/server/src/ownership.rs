@@ -1,5 +1,6 @@
-//! Ownership override (`uid=`, `gid=`, `umask=`, `fakeroot`): files are shown with other owners
-//! than the volume has, for volumes from elsewhere, whose owners mean nothing here.
+//! Ownership override (`uid=`, `gid=`, `umask=`, `fakeroot`): the mount shows files with other
+//! owners than the volume has. This serves volumes from other machines, whose owners have no
+//! meaning here.
 
 use ubtrfs_fuse::request::SetAttr;
 use ubtrfs_fuse::{Attributes, Caller, Errno};
@@ -7,14 +8,14 @@ use ubtrfs_fuse::{Attributes, Caller, Errno};
 /// Ownership override: the owners and modes that a mount shows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OwnershipOverride {
-    /// All files show as this user's. What is made is stored as its maker's.
+    /// The user that all files show. A new file is stored with the user that makes it.
     pub uid: Option<u32>,
-    /// All files show this group.
+    /// The group that all files show.
     pub gid: Option<u32>,
-    /// Permissions that don't show, and so don't count.
+    /// Permissions that files don't show, and which therefore don't apply.
     pub umask: u32,
-    /// Every user of the mount is root on it: nothing checks permissions, and what is made is
-    /// stored as root's.
+    /// Every user of the mount is root on it: nothing checks permissions, and new files are stored
+    /// as root's.
     pub fakeroot: bool,
 }
 
@@ -26,9 +27,9 @@ impl OwnershipOverride {
         attributes.mode &= !(self.umask & 0o777);
     }
 
-    /// The owner for the kernel's own checks, which it makes even without `default_permissions`:
-    /// for setting an ACL or a flag, and removing from a sticky directory. That is the mounting
-    /// user, unless it is root, for whom there are no checks.
+    /// The owner for checks that the kernel makes even without `default_permissions`: for setting
+    /// an ACL or a flag, and for removing from a sticky directory. It is the mounting user, or
+    /// `None` if that is root, for whom there are no checks.
     ///
     /// Answers to LOOKUP and SETATTR, after which such a check may come, report this owner and are
     /// not to be cached; an answer to GETATTR, which is what stat(2) shows, reports the owner on
@@ -38,13 +39,13 @@ impl OwnershipOverride {
         (self.fakeroot && !mounter.is_root()).then(|| mounter.as_raw())
     }
 
-    /// Owner and group of a new inode.
+    /// The owner and group of a new inode.
     pub(crate) fn maker(&self, caller: &Caller<'_>) -> (u32, u32) {
         if self.fakeroot { (0, 0) } else { (caller.uid, caller.gid) }
     }
 
-    /// What of a change reaches the volume: an owner that is only shown can't be changed, but may
-    /// be set to what it shows as.
+    /// The part of a change that reaches the volume. An overridden owner can't be changed
+    /// (`EPERM`), but may be set to the value that is shown.
     pub(crate) fn wanted(&self, change: &SetAttr) -> Result<SetAttr, Errno> {
         let mut wanted = *change;
         for (wanted, shown) in [(&mut wanted.uid, self.uid), (&mut wanted.gid, self.gid)] {

@@ -1,13 +1,13 @@
-//! Which files the kernel may have pages of, and having it write those back.
+//! Knows which files the kernel may have pages of, and has it write these back.
 //!
-//! A write(2) comes here at once, so only stores to mappings make pages dirty. The kernel says
-//! nothing of those, nor of open(2) and mmap(2). But a page that it has of a file it got by a READ,
-//! also where the file has a hole, or it has kept it from a WRITE.
+//! Each write(2) is sent to the server at once, so only stores to mappings make pages dirty. The
+//! kernel does not tell the server about these, nor about open(2) and mmap(2). But it has got each
+//! page of a file by a READ, also where the file has a hole, or has kept it from a WRITE.
 //!
-//! The engine notes those inodes beside the references to them (`InodeTable`): the note goes when
-//! the kernel forgets the inode, and takes no memory of its own. Files that were only looked at, by
-//! `ls` or `find`, are not among them: a snapshot of their subvolume need not find out what they
-//! are, which may take a read from the device for each.
+//! The engine notes these inodes beside the references to them (`InodeTable`): the note ends when
+//! the kernel forgets the inode, and takes no memory of its own. Files that were only looked up, by
+//! `ls` or `find`, have no note, so that a snapshot of their subvolume need not read their
+//! attributes, which may take a read from the device for each.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,8 +19,8 @@ use ubtrfs_fuse::{Errno, kernel_pages};
 use crate::shared::Shared;
 
 impl Shared {
-    /// The kernel may have pages of the file from now on. Called before it gets the answer to the
-    /// READ or WRITE.
+    /// Notes that the kernel may have pages of the file from now on. Called before it gets the
+    /// answer to the READ or WRITE.
     pub(crate) fn note_pages(&self, node: u64) {
         if let Ok(id) = self.inode(node) {
             self.engine().references().note_pages(id);
@@ -28,7 +28,8 @@ impl Shared {
     }
 
     /// Has the kernel write back the dirty pages of all files that it has some of, in any process's
-    /// mapping, and drop them. Counts the files in `done`. Not for the threads that serve requests.
+    /// mapping, and drop them. Counts the files in `done`. Threads that serve requests must not
+    /// call this.
     ///
     /// Directories are left out: a process that lists one may lock its pages without a limit.
     pub fn take_pages(&self, done: &AtomicU64) {
@@ -38,8 +39,7 @@ impl Shared {
         }
     }
 
-    /// Nodes of the regular files that the kernel may have pages of, as they follow one another in
-    /// the trees.
+    /// The nodes of the regular files that the kernel may have pages of, in the order of the trees.
     pub(crate) fn regular_files(&self) -> impl Iterator<Item = u64> {
         self.engine()
             .references()
@@ -49,15 +49,15 @@ impl Shared {
             .map(|id| self.numbers.node(id))
     }
 
-    /// Has the kernel write back the dirty pages of a subvolume's files, and drop them. Not for the
-    /// threads that serve requests.
+    /// Has the kernel write back the dirty pages of a subvolume's files, and drop them. Threads
+    /// that serve requests must not call this.
     pub(crate) fn take_pages_of(&self, subvolume: TreeId) {
         for (node, _) in self.files_of(subvolume) {
             self.invalidate_pages(node);
         }
     }
 
-    /// The same of a subvolume: node and generation.
+    /// The node and generation of each such file in a subvolume.
     fn files_of(&self, subvolume: TreeId) -> impl Iterator<Item = (u64, u64)> {
         let with_pages =
             self.engine().references().with_pages().into_iter().filter(move |id| id.subvolume == subvolume);
@@ -69,7 +69,7 @@ impl Shared {
 
     /// Has the kernel write back the dirty pages of a subvolume's files. It keeps them, if `open`,
     /// a directory of the mount, may be used to open files by their handles. Otherwise it drops
-    /// them, too. Not for the threads that serve requests.
+    /// them, too. Threads that serve requests must not call this.
     pub(crate) fn write_pages_of(&self, subvolume: TreeId, open: impl AsFd) {
         let mut open = kernel_pages::reopen(open).ok().filter(|_| kernel_pages::waits_for_writeback());
         for (node, generation) in self.files_of(subvolume) {

@@ -1,4 +1,4 @@
-//! Access to files and directories, where the kernel leaves the check to the server.
+//! Checks access to files and directories where the kernel leaves that to the server.
 
 use ubtrfs::InodeId;
 use ubtrfs::acl::{self, Acl};
@@ -18,7 +18,8 @@ const GROUP_BITS: u32 = 0o070;
 const S_ISVTX: u32 = 0o1000;
 
 impl Shared {
-    /// `EACCES` unless a process has all these permissions for a file or directory (invariant 27).
+    /// Returns `EACCES` unless a process has all these permissions for a file or directory
+    /// (invariant 27).
     pub(crate) fn check_access(&self, powers: &Powers, id: InodeId, wanted: u16) -> Result<(), Errno> {
         let attributes = self.engine.inodes().attributes(id).map_err(|error| errno(&error))?;
         let is = self.shown(&attributes);
@@ -27,7 +28,7 @@ impl Shared {
             return Ok(());
         }
         if !only_reads && !powers.sees(is.uid, is.gid) {
-            // Nobody writes to what the mount has no ids for, whatever its mode.
+            // Nobody may write to an inode whose ids the mount can't show, whatever its mode.
             return Err(Errno::ACCESS);
         }
         if powers.has_for(Capability::Override, is.uid, is.gid)
@@ -52,7 +53,7 @@ impl Shared {
         if may { Ok(()) } else { Err(Errno::ACCESS) }
     }
 
-    /// `EPERM` unless a process owns an inode, or may do what only the owner may.
+    /// Returns `EPERM` unless a process owns an inode, or may do what only the owner may.
     pub(crate) fn check_owner(&self, powers: &Powers, id: InodeId) -> Result<(), Errno> {
         if self.facts().unchecked {
             return Ok(());
@@ -61,8 +62,8 @@ impl Shared {
         if powers.owns(self.shown(&attributes).uid) { Ok(()) } else { Err(Errno::PERM) }
     }
 
-    /// `EPERM` if the directory has the sticky bit, and neither it nor what is removed from it is
-    /// the process's.
+    /// Returns `EPERM` if the directory has the sticky bit, and the process owns neither the
+    /// directory nor the inode that is removed from it.
     pub(crate) fn check_sticky(&self, powers: &Powers, dir: InodeId, removed: InodeId) -> Result<(), Errno> {
         let shown = |id| self.engine.inodes().attributes(id).map(|is| self.shown(&is)).map_err(|error| errno(&error));
         let is = shown(dir)?;

@@ -11,16 +11,16 @@ use ubtrfs_threads::{Condvar, Mutex, Rank, assert_none_held, thread};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A few threads, started when they are needed and kept from then on. When the pool is dropped they
-/// finish what is queued.
+/// A few threads, which are started when they are needed and kept from then on. When the pool is
+/// dropped, they finish the queued jobs.
 pub struct Pool {
     inner: Arc<Inner>,
     most: usize,
     start: Start,
 }
 
-/// What a thread begins with. A thread inherits from the one that starts it, and that may be one
-/// that is kept on a processor and preferred to others.
+/// The scheduling that a thread gets at its start. Otherwise it would inherit that of the thread
+/// that starts it, which may be pinned to a processor and have a higher priority.
 #[derive(Clone, Copy)]
 struct Start {
     processors: Option<CpuSet>,
@@ -63,18 +63,18 @@ struct State {
 }
 
 impl Pool {
-    /// A pool of at most so many threads, scheduled like this one.
+    /// Returns a pool of at most so many threads, which are scheduled like the calling one.
     pub fn new(most: usize) -> Self {
         Self::counting(most, Arc::default())
     }
 
-    /// The same, whose jobs are counted.
+    /// Returns such a pool that counts its jobs in `given`.
     pub fn counting(most: usize, given: Arc<AtomicU64>) -> Self {
         let inner = Arc::new(Inner { given, ..Inner::default() });
         Self { inner, most: most.max(1), start: Start::of_this_thread() }
     }
 
-    /// Runs `job` in one of the threads, after those that came before it.
+    /// Runs `job` in one of the threads, after the jobs that were queued before it.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) {
         self.inner.given.fetch_add(1, Relaxed);
         let mut state = self.inner.state.lock();
@@ -105,7 +105,7 @@ impl Pool {
 }
 
 impl Pool {
-    /// Whether there are jobs that are not done.
+    /// Returns whether there are jobs that are not done.
     pub fn is_busy(&self) -> bool {
         let state = self.inner.state.lock();
         state.threads > state.idle || !state.jobs.is_empty()

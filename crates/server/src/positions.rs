@@ -1,37 +1,37 @@
 //! Positions in listings of directories: the offsets that the kernel sends, and that telldir(3)
 //! returns.
 //!
-//! A listing shows no entry that was added after it began, or a program that renames what it reads
-//! would never end. So every position carries where its listing ends. Directories are not opened
-//! (OPENDIR is answered ENOSYS), and an open handle could not carry it: the kernel caches listings
-//! of an inode, not of a handle, and serves a program in the middle of one from what others have
-//! read, without a request. It looks for the reader's position there. So listings that end at
-//! different entries have no position in common but the beginning, and none is continued with
-//! entries of another.
+//! A listing shows no entry that was added after it began; otherwise a program that renames what it
+//! reads would never end. So every position also encodes where its listing ends. A handle could not
+//! carry that: directories are not opened (OPENDIR is answered ENOSYS), and the kernel caches
+//! listings by inode, not by handle. It serves a program in the middle of a listing from what
+//! others have read, without a request, by looking for the reader's position there. So listings
+//! that end at different entries have only the beginning in common as a position, and none is
+//! continued with entries of another.
 //!
-//! All have their end in common, too: behind its last entry each one is [`AT_THE_END`]. A program
-//! that breaks off there, having seen what it wanted, leaves the kernel with a listing that lacks
-//! nothing but the end. Any later reader brings that, and only then does the kernel begin to keep
-//! a new listing in place of the old one.
+//! All listings also have the end in common: the position behind the last entry is always
+//! [`AT_THE_END`]. A program that stops there, since it has seen what it wanted, leaves the kernel
+//! with a listing that lacks only the end. Any later reader completes it, and only then does the
+//! kernel begin to cache a new listing in place of the old one.
 
 use ubtrfs_format::DirIndex;
 
-/// Positions behind `.` and `..`. Entries have numbers from 2 on.
+/// The positions behind `.` and `..`. Entries have numbers from 2 on.
 pub(crate) const AFTER_DOT: u64 = 1;
 pub(crate) const AFTER_DOTS: u64 = 2;
 /// The offset behind the last entry of every listing.
 pub(crate) const AT_THE_END: u64 = 0x7fff_ffff;
 
-/// A listing that ends below this has positions that are positive in 31 bits: programs of 32 bits
-/// that are built without support for large files can't take others. The position is in the lower
-/// 16 bits, the end above.
+/// The positions of a listing that ends below this fit into 31 bits, since programs of 32 bits that
+/// are built without support for large files can't take others. The position is in the lower 16
+/// bits, the end above.
 const PAIRS_OF_31_BITS: u64 = 1 << 15;
-/// One that ends below this has the position in the lower 31 bits, the end in the next 31, and
-/// [`IS_PAIR`].
+/// The offsets of a listing that ends below this have the position in the lower 31 bits, the end in
+/// the next 31, and [`IS_PAIR`].
 const PAIRS: u64 = (1 << 31) - 1;
 const IS_PAIR: u64 = 1 << 62;
-/// Any other has no end in its positions. Positions below this have [`IS_BARE`]; others, which
-/// damage makes, have [`IS_HIGH`] and are counted from here.
+/// The offsets of all other listings do not have the end. Positions below this have [`IS_BARE`];
+/// higher ones, which only damage makes, have [`IS_HIGH`] and are counted from this number.
 const BARE: u64 = 1 << 61;
 const IS_BARE: u64 = 1 << 61;
 const IS_HIGH: u64 = 1 << 63;
@@ -39,7 +39,7 @@ const IS_HIGH: u64 = 1 << 63;
 /// A position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Position {
-    /// What follows: `.`, `..`, or the entry of this number, or the next one that there is.
+    /// What follows: `.`, `..`, or the first entry with this number or a higher one.
     pub(crate) next: u64,
     /// Where the listing ends.
     pub(crate) end: End,
@@ -50,26 +50,27 @@ pub(crate) struct Position {
 pub(crate) enum End {
     /// At this entry.
     At(DirIndex),
-    /// Where that one ends that was begun last in the directory: there is no room for the number.
+    /// Where the listing ends that was begun last in the directory, since the offset has no room
+    /// for the number.
     AsTheLast,
-    /// The position is of no listing: it is the beginning of one, or a program has made it up.
+    /// The position belongs to no listing: it is the beginning of one, or a program has made it up.
     Begins,
 }
 
 impl End {
-    /// Of a listing that is to end at this entry.
+    /// The end of a listing that is to end at this entry.
     pub(crate) fn at(last: DirIndex) -> Self {
         if last.0 < PAIRS { Self::At(last) } else { Self::AsTheLast }
     }
 }
 
 impl Position {
-    /// The position that an offset means.
+    /// Decodes the position from an offset.
     pub(crate) fn of(offset: u64) -> Self {
         let made_up = Self { next: offset, end: End::Begins };
         let bare = |next| Self { next, end: End::AsTheLast };
         let pair = |next, end| Self { next, end: End::At(DirIndex(end)) };
-        // A program may have made up the others, by lseek(2) from the end for instance.
+        // A program may have made up such an offset, for instance by lseek(2) from the end.
         let checked = |next, end| if (AFTER_DOT..=end + 1).contains(&next) { pair(next, end) } else { made_up };
         match offset {
             AT_THE_END => pair(offset & 0xffff, offset >> 16),
@@ -81,7 +82,7 @@ impl Position {
         }
     }
 
-    /// The offset that means this position. The listing ends before the very highest numbers, which
+    /// Encodes the position as an offset. The listing ends before the very highest numbers, which
     /// only damage makes.
     pub(crate) fn offset(self) -> u64 {
         match self.end {
@@ -98,7 +99,7 @@ impl Position {
 mod tests {
     use super::*;
 
-    /// Ends at and beside each limit.
+    /// Ends at each limit and beside it.
     const ENDS: [u64; 10] = [1, 2, 9, 32_766, 32_767, 32_768, 70_000, PAIRS - 1, PAIRS, BARE];
 
     #[test]

@@ -1,10 +1,11 @@
-//! What a caller may do, where the kernel leaves that to the server.
+//! Finds out what a caller may do, where the kernel leaves that to the server.
 //!
-//! What the kernel's driver refuses to a caller is refused here, whatever the request's number or
-//! name (invariant 27). The kernel checks permissions of most requests before it sends them
-//! (`default_permissions`). An ioctl that it does not know it passes on from any process that has
-//! the file open, for reading too. So each request that the kernel's driver would ask a capability
-//! or the owner for, and that FUSE passes on unchecked, is checked by the [`Powers`] of its caller.
+//! The server refuses to a caller what the kernel's driver would refuse, whatever the request's
+//! number or name (invariant 27). The kernel checks permissions of most requests before it sends
+//! them (`default_permissions`). But it passes on an ioctl that it does not know from any process
+//! that has the file open, even for reading only. So the server checks each request for which the
+//! kernel's driver requires a capability or the owner, and which FUSE passes on unchecked, by the
+//! [`Powers`] of its caller.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,16 +14,16 @@ use ubtrfs_fuse::abi::UNKNOWN_ID;
 use ubtrfs_fuse::caller_file::IdMaps;
 use ubtrfs_fuse::{Caller, Errno};
 
-/// What Linux calls the powers that some requests need.
+/// The capabilities of Linux that some requests need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Capability {
-    /// `CAP_DAC_OVERRIDE`: permissions of files don't count.
+    /// `CAP_DAC_OVERRIDE`: permissions of files don't apply.
     Override = 1,
-    /// `CAP_DAC_READ_SEARCH`: those to read files and to search directories don't count.
+    /// `CAP_DAC_READ_SEARCH`: permissions to read files and to search directories don't apply.
     ReadSearch = 2,
     /// `CAP_FOWNER`: to act as the owner of every file.
     FileOwner = 3,
-    /// `CAP_FSETID`: set-id bits stay where this one writes.
+    /// `CAP_FSETID`: set-id bits stay when this process writes.
     SetIdBits = 4,
     /// `CAP_LINUX_IMMUTABLE`: to make files immutable or append-only, and to end that.
     Immutable = 9,
@@ -31,19 +32,20 @@ pub(crate) enum Capability {
 }
 
 /// A caller's ids and capabilities, in the user namespace of the mount. A caller in another pid
-/// namespace is invisible and has none.
+/// namespace is invisible, and counts as having none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Powers {
     user: Option<u32>,
     groups: Vec<u32>,
     capabilities: u64,
-    /// In a user namespace of its own.
+    /// Its capabilities in a user namespace of its own.
     inside: Inside,
-    /// How the mount shows ids through which it asks.
+    /// How the mount through which it calls shows ids.
     ids: IdMaps,
 }
 
-/// Capabilities in another user namespace. There they count for inodes whose ids it has.
+/// Capabilities in another user namespace. They apply to inodes whose ids are mapped into that
+/// namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Inside {
     capabilities: u64,
@@ -66,7 +68,7 @@ impl Inside {
     }
 }
 
-/// The ids of our user namespace in a map of `/proc`.
+/// The ids of our user namespace that a map of `/proc` contains.
 fn mapped(map: &str) -> Vec<Range<u32>> {
     let range = |line: &str| {
         let mut numbers = line.split_whitespace().skip(1).map(str::parse);
@@ -77,9 +79,10 @@ fn mapped(map: &str) -> Vec<Range<u32>> {
 }
 
 impl Powers {
-    /// The powers of a caller. It waits for its answer meanwhile, and so stays what it is.
+    /// The powers of a caller. They don't change meanwhile, since the caller waits for its answer.
     ///
-    /// Where idmapped mounts are allowed, requests that create nothing name only the thread.
+    /// Where idmapped mounts are allowed, requests that create nothing have only the thread's
+    /// number.
     pub(crate) fn of(caller: &Caller<'_>) -> Self {
         if caller.pid == 0 {
             return Self::default();
@@ -87,8 +90,8 @@ impl Powers {
         let status = file_of(caller.pid, "status").unwrap_or_default();
         let user = last_of_four(&status, "Uid:");
         if caller.uid != UNKNOWN_ID && user != Some(caller.uid) {
-            // It acts in another user's name, as a file server in the kernel does: with that one's
-            // rights, not with its own.
+            // The caller acts in the name of another user, as a file server in the kernel does: it
+            // has the rights of that user, not its own.
             return Self { user: Some(caller.uid), ..Self::default() };
         }
         let groups = last_of_four(&status, "Gid:").into_iter().chain(numbers(&status, "Groups:")).collect();
@@ -100,69 +103,71 @@ impl Powers {
         Self { user, groups, capabilities, inside, ids: IdMaps::default() }
     }
 
-    /// The same through a mount that shows ids in this way.
+    /// The powers of a caller through a mount that shows ids by these maps.
     pub(crate) fn on(caller: &Caller<'_>, ids: IdMaps) -> Self {
         Self { ids, ..Self::of(caller) }
     }
 
-    /// Whether it has a capability that counts on this mount.
+    /// Returns whether it has a capability that applies to the whole mount.
     pub(crate) fn has(&self, capability: Capability) -> bool {
         self.capabilities & 1 << capability as u32 != 0
     }
 
-    /// Whether the mount through which it asks shows anybody in place of these ids.
+    /// Returns whether the mount through which it calls can show these ids.
     pub(crate) fn sees(&self, user: u32, group: u32) -> bool {
         self.ids.shown_user(user).is_some() && self.ids.shown_group(group).is_some()
     }
 
-    /// Whether it has a capability that counts for an inode of these ids.
+    /// Returns whether it has a capability that applies to an inode of these ids.
     pub(crate) fn has_for(&self, capability: Capability, user: u32, group: u32) -> bool {
         let (Some(user), Some(group)) = (self.ids.shown_user(user), self.ids.shown_group(group)) else { return false };
         self.has(capability) || self.inside.has(capability, user) && self.inside.has_group(group)
     }
 
-    /// Whether it is `owner` or may do what only an owner may.
+    /// Returns whether it is the user `owner`, or may do what only an owner may.
     pub(crate) fn owns(&self, owner: u32) -> bool {
         let Some(shown) = self.ids.shown_user(owner) else { return false };
         self.is_user(owner) || self.has(Capability::FileOwner) || self.inside.has(Capability::FileOwner, shown)
     }
 
-    /// Whether it may do what concerns the whole volume. Who has mounted a volume without root has
-    /// the image, and could change it anyway.
+    /// Returns whether it may do what concerns the whole volume. That includes a user who has
+    /// mounted without being root: he has the image, and could change it anyway.
     pub(crate) fn administers(&self) -> bool {
         let mounter = rustix::process::geteuid();
         self.has(Capability::Administrator) || !mounter.is_root() && self.user == Some(mounter.as_raw())
     }
 
-    /// User and group that a new file belongs to. `EPERM` if the caller is not visible, `EOVERFLOW`
-    /// if the mount has nobody whom it would show as this one.
+    /// The user and group of a new file. `EPERM` if the caller is not visible, `EOVERFLOW` if there
+    /// are no ids that the mount would show as the caller's.
     pub(crate) fn ids(&self) -> Result<(u32, u32), Errno> {
         let (user, group) = self.user.zip(self.groups.first().copied()).ok_or(Errno::PERM)?;
         self.ids.user(user).zip(self.ids.group(group)).ok_or(Errno::OVERFLOW)
     }
 
-    /// Whether the mount through which it asks may show other ids.
+    /// Returns whether the mount through which it calls is idmapped.
     pub(crate) fn is_idmapped(&self) -> bool {
         self.ids.is_mapped()
     }
 
-    /// Whether it is this user.
+    /// Returns whether it is this user.
     pub(crate) fn is_user(&self, user: u32) -> bool {
         self.user.is_some() && self.user == self.ids.shown_user(user)
     }
 
-    /// Whether it is in this group.
+    /// Returns whether it is in this group.
     pub(crate) fn is_in_group(&self, group: u32) -> bool {
         self.ids.shown_group(group).is_some_and(|shown| self.groups.contains(&shown))
     }
 
-    /// Whether it leaves set-group-id on a file of this group that the group may not execute.
+    /// Returns whether it may keep set-group-id on a file of this group that the group may not
+    /// execute.
     pub(crate) fn keeps_group_id(&self, group: u32) -> bool {
         self.is_in_group(group) || self.has(Capability::SetIdBits)
     }
 }
 
-/// Files of callers in `/proc` that were read. Each takes some 30 µs, more than most requests.
+/// How many files of callers in `/proc` were read. Each read takes some 30 µs, more than most
+/// requests.
 static READ: AtomicU64 = AtomicU64::new(0);
 
 /// How many files of callers in `/proc` this process has read.
@@ -170,34 +175,36 @@ pub(crate) fn files_read() -> u64 {
     READ.load(Ordering::Relaxed)
 }
 
-/// A file of a process in `/proc`; `None` if it is not visible.
+/// Reads a file of a process in `/proc`; `None` if the process is not visible.
 fn file_of(pid: u32, name: &str) -> Option<String> {
     READ.fetch_add(1, Ordering::Relaxed);
     std::fs::read_to_string(format!("/proc/{pid}/{name}")).ok()
 }
 
-/// The user of a process; `None` if it is not visible.
+/// The user of a process for file systems; `None` if the process is not visible.
 pub(crate) fn user_of(pid: u32) -> Option<u32> {
     let status = file_of(pid, "status").filter(|_| pid != 0)?;
     last_of_four(&status, "Uid:")
 }
 
-/// The umask of a process; what is usual if it is not visible.
+/// The umask of a process; 022 if the process is not visible.
 pub(crate) fn umask(pid: u32) -> u32 {
     let status = file_of(pid, "status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     line.and_then(|digits| u32::from_str_radix(digits.trim(), 8).ok()).unwrap_or(0o022)
 }
 
-/// Capabilities in a user namespace that a user made for himself are no capabilities here.
+/// Returns whether a process is in our user namespace. Its capabilities in another one, which any
+/// user can make, don't apply here.
 fn is_of_our_user_namespace(pid: u32) -> bool {
     let name = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/user")).ok();
     let ids = |process: &str| std::fs::read_to_string(format!("/proc/{process}/uid_map")).ok();
     let pid = pid.to_string();
     match name(&pid) {
         Some(theirs) => name("self") == Some(theirs),
-        // A server that is not root's may not inspect a process with more capabilities. But only a
-        // process with all capabilities here can make a namespace with the ids of this one.
+        // A server that does not run as root may not inspect a process with more capabilities. But
+        // only a process with all capabilities here can make another namespace with the same id
+        // map.
         None => ids(&pid).is_some_and(|theirs| ids("self") == Some(theirs)),
     }
 }
@@ -207,7 +214,7 @@ fn numbers(status: &str, head: &str) -> impl Iterator<Item = u32> {
     line.split_whitespace().filter_map(|number| number.parse().ok())
 }
 
-/// The last of four ids: real, effective, saved, and that which counts for file systems.
+/// The last of four ids: real, effective, saved, and the one for file systems.
 fn last_of_four(status: &str, head: &str) -> Option<u32> {
     numbers(status, head).nth(3)
 }

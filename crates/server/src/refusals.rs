@@ -1,14 +1,15 @@
-//! Questions before a write for capabilities that are to be removed, which were answered such that
-//! the write fails. When the kernel removes them it may be that the file can be changed by now.
+//! Remembers files for which the kernel was told, before a write, that they have capabilities, so
+//! that their removal and thus the write fails. When the kernel removes them, the file may have
+//! become writable.
 
 use std::collections::VecDeque;
 
 use ubtrfs_threads::{Mutex, Rank};
 
-/// Questions that are remembered: more writes than that do not begin at the same time.
+/// How many such answers are remembered: more writes than that do not begin at the same time.
 const MAX_REFUSALS: usize = 1024;
 
-/// Nodes that were shown to have capabilities, so that the kernel fails to remove them.
+/// The nodes for which the kernel was told that they have capabilities.
 #[derive(Debug)]
 pub(crate) struct Refusals(Mutex<VecDeque<u64>>);
 
@@ -19,7 +20,7 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// The kernel was shown them.
+    /// Notes that the kernel was told that a node has capabilities.
     pub(crate) fn note(&self, node: u64) {
         let mut nodes = self.0.lock();
         if nodes.len() == MAX_REFUSALS {
@@ -28,7 +29,8 @@ impl Refusals {
         nodes.push_back(node);
     }
 
-    /// The kernel removes what it was shown. Returns whether that is so.
+    /// Returns whether the kernel was told that a node has capabilities, and forgets one such
+    /// answer.
     pub(crate) fn take(&self, node: u64) -> bool {
         let mut nodes = self.0.lock();
         let place = nodes.iter().position(|noted| *noted == node);

@@ -1,5 +1,5 @@
-//! Work that is done again and again while there is a need for it, in a thread that has ended when
-//! the mount has.
+//! Work that a thread does again and again while there is a need for it. The thread ends before the
+//! mount does.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use ubtrfs_threads::{Condvar, Mutex, Rank};
 
 #[derive(Default)]
 struct State {
-    /// How often it was asked for.
+    /// How often the work was asked for.
     wishes: u64,
     is_ending: bool,
     thread: Option<JoinHandle<()>>,
@@ -28,9 +28,8 @@ impl Repeated {
         Self(Arc::new(Turns { state: Mutex::with_default(Rank::Repeated), changed: Condvar::new() }))
     }
 
-    /// Has `work` done after a pause, and again after each further pause as long as it returns that
-    /// there is more. The thread that does it is started by the first call, whose `work` is the one
-    /// that counts.
+    /// Has `work` done after a pause, and again after each further pause as long as it returns
+    /// true. The first call starts the thread, which always calls the `work` of that call.
     pub(crate) fn ask(
         &self,
         name: &str,
@@ -48,7 +47,8 @@ impl Repeated {
         Ok(())
     }
 
-    /// Waits for the thread to end, which does so before its next turn. None is started any more.
+    /// Waits for the thread to end, which it does before its next turn. After this no thread is
+    /// started any more.
     pub(crate) fn end(&self) {
         let thread = self.0.end();
         if thread.is_some_and(|thread| thread.join().is_err()) {
@@ -59,7 +59,7 @@ impl Repeated {
 
 impl Drop for Repeated {
     fn drop(&mut self) {
-        // This may be the thread itself.
+        // The thread is not joined, since this may be the thread itself.
         drop(self.0.end());
     }
 }
@@ -83,8 +83,8 @@ impl Turns {
         }
     }
 
-    /// Waits until more was asked for than is done, and for a pause. How much was asked for then;
-    /// `None` if it is to end.
+    /// Waits until the work was asked for more often than it was done, and then for a pause.
+    /// Returns how often it was asked for by then; `None` if the thread is to end.
     fn wait(&self, done: u64, pause: Duration) -> Option<u64> {
         let mut state = self.state.lock();
         while state.wishes == done && !state.is_ending {

@@ -1,4 +1,4 @@
-//! Requests, one method each.
+//! The methods that serve requests, one for each kind.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -38,7 +38,7 @@ impl Filesystem for Server {
     fn disconnected(&self, is_serving: bool) {
         let shared = self.shared();
         shared.disconnected();
-        // Programs had waited when the connection was aborted; umount(2) waits for them.
+        // Programs were waiting when the connection was aborted, and umount(2) waits for them.
         if is_serving || self.is_busy_with_slow_requests() {
             return shared.stop_waiting();
         }
@@ -300,8 +300,8 @@ impl Filesystem for Server {
         answer(reply, self.removed(node, name, result));
     }
 
-    /// Directories are not opened: the kernel keeps their listings, and drops them when names
-    /// change.
+    /// Answers OPENDIR with ENOSYS where the kernel supports that. It caches listings, and drops
+    /// them when names change.
     fn opendir(&self, _: &Caller<'_>, _: u64, _: &Open, reply: ReplyOpen) {
         let _timed = self.count(Kind::OpenDir);
         if self.shared().has_capability(Capabilities::NO_OPENDIR_SUPPORT) {
@@ -346,7 +346,8 @@ impl Filesystem for Server {
         self.answer_ioctl(caller, node, what, reply);
     }
 
-    /// What is refused is not refused once for all (as ENOSYS would be): it depends on the mode.
+    /// Answers FALLOCATE, never with ENOSYS, after which the kernel would not send it again: what
+    /// is refused depends on the mode.
     fn fallocate(&self, caller: &Caller<'_>, node: u64, what: &Fallocate, reply: ReplyEmpty) {
         let _timed = self.count(Kind::Fallocate);
         self.answer_fallocate(caller, node, what, reply);
@@ -357,8 +358,8 @@ impl Filesystem for Server {
         self.seek(caller, node, what, reply);
     }
 
-    /// Shares extents. What can't be shared the kernel copies by reading and writing (not once for
-    /// all, as after ENOSYS).
+    /// Shares extents. If that is impossible, the kernel copies the data by reading and writing,
+    /// for this call only, and not for all as after ENOSYS.
     fn copy_file_range(&self, caller: &Caller<'_>, node: u64, what: &CopyFileRange, reply: ReplyCopy) {
         /// The most that an answer of 32 bits can express, in whole sectors of any size.
         const NARROW: u64 = u32::MAX as u64 & !0xffff;
@@ -366,13 +367,15 @@ impl Filesystem for Server {
         let length = if what.wide { what.length } else { what.length.min(NARROW) };
         let shared = self.inode(node).and_then(|source| {
             let target = self.inode(what.node_out)?;
-            // Where data has to be copied, the kernel would read it first, and access the source.
+            // This comes first: if data had to be copied, the kernel would read the source, and so
+            // access it.
             if self.shared().flags_of(target)? & InodeFlags::IMMUTABLE != 0 {
                 return Err(Errno::PERM);
             }
             self.drop_privileges(caller, what.node_out, target)?;
             let engine = self.engine();
-            // Programs ask for the rest, and others are served in between.
+            // This may copy less than the whole length: programs ask for the rest, and other
+            // requests are served in between.
             engine
                 .files()
                 .clone_some(source, what.offset_in, target, what.offset_out, length)
@@ -392,7 +395,7 @@ impl Filesystem for Server {
 }
 
 impl Server {
-    /// Whether what a caller copies into a file is to be durable when it has its answer.
+    /// Returns whether data that a caller copies into a file must be durable before the answer.
     fn copies_durably(&self, caller: &Caller<'_>, target: u64) -> bool {
         self.inode(target).is_ok_and(|id| {
             let is_target = |number| self.shared().numbers.shown_as(number) == Ok(id);
@@ -400,8 +403,8 @@ impl Server {
         })
     }
 
-    /// Finds a name. `.` is an inode itself and `..` its parent: the kernel looks these up for file
-    /// handles.
+    /// Looks up a name. `.` is the inode itself and `..` its parent; the kernel looks these up for
+    /// file handles.
     fn find(&self, dir: InodeId, name: &[u8]) -> ubtrfs::Result<InodeId> {
         let id = match name {
             b"." => dir,

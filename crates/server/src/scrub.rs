@@ -19,16 +19,16 @@ use crate::btrfs_ioctls::u64_at;
 pub const ARGUMENT_SIZE: usize = size_of(SCRUB);
 
 const READ_ONLY: u64 = 1;
-/// Ours: begin where the last scrub of the device was cancelled.
+/// Our own flag: begin where the last scrub of the device was cancelled.
 const RESUME: u64 = 1 << 63;
 /// Offsets in the argument.
 const FLAGS: usize = 24;
 const PROGRESS: usize = 32;
 const COUNTERS: usize = 15;
-/// Ours, in bytes that the kernel does not use: the most bytes in a second.
+/// The offset of our own limit, in bytes that the kernel does not use: the most bytes per second.
 const LIMIT: usize = PROGRESS + COUNTERS * 8;
-/// The same of an answer to `SCRUB_PROGRESS`: the bytes that are to be compared, and for how many
-/// milliseconds that has been going on.
+/// The offsets of our own fields in an answer to `SCRUB_PROGRESS`: how many bytes are to be
+/// checked, and for how many milliseconds the scrub has been running.
 const TOTAL: usize = LIMIT + 8;
 const MILLIS: usize = TOTAL + 8;
 
@@ -40,20 +40,20 @@ pub(crate) enum ScrubIoctl {
     Progress(DeviceId),
 }
 
-/// What is to be scrubbed.
+/// A scrub that is to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The copies on this device.
+    /// The device whose copies are checked.
     pub device: DeviceId,
-    /// From this logical address on.
+    /// The first logical address, in bytes.
     pub start: u64,
-    /// Up to this one.
+    /// The logical address up to which to check, in bytes.
     pub end: u64,
     /// Nothing is rewritten.
     pub read_only: bool,
     /// Begin where the last scrub of the device was cancelled.
     pub resume: bool,
-    /// The most bytes in a second; 0 is no limit.
+    /// The most bytes per second; 0 is no limit.
     pub bytes_per_second: u64,
 }
 
@@ -63,14 +63,14 @@ impl ScrubIoctl {
         Request::decode(data).map(Self::Start)
     }
 
-    /// Reads that of `SCRUB_PROGRESS`.
+    /// Reads the argument of `SCRUB_PROGRESS`.
     pub(crate) fn progress(data: &[u8]) -> Result<Self, Errno> {
         u64_at(data, 0).map(|device| Self::Progress(DeviceId(device))).ok_or(Errno::INVAL)
     }
 }
 
 impl Request {
-    /// The argument that asks for this.
+    /// The argument that asks for this scrub.
     pub fn encode(&self) -> [u8; ARGUMENT_SIZE] {
         let mut argument = [0; ARGUMENT_SIZE];
         let flags = (u64::from(self.read_only) * READ_ONLY) | (u64::from(self.resume) * RESUME);
@@ -98,7 +98,7 @@ impl Request {
     }
 }
 
-/// Whether an argument of [`SCRUB`] asks for nothing to be rewritten.
+/// Returns whether an argument of [`SCRUB`] asks not to repair anything.
 pub(crate) fn writes_nothing(data: &[u8]) -> bool {
     u64_at(data, FLAGS).is_some_and(|flags| flags & READ_ONLY != 0)
 }
@@ -136,7 +136,7 @@ fn encode_progress(device: DeviceId, progress: &ScrubProgress) -> Vec<u8> {
 #[derive(Debug)]
 pub(crate) struct Scrubs {
     running: Mutex<BTreeMap<DeviceId, Arc<Running>>>,
-    /// Where those ended that were cancelled.
+    /// The logical address at which each cancelled scrub ended.
     cancelled: Mutex<BTreeMap<DeviceId, u64>>,
 }
 
@@ -154,7 +154,7 @@ struct Running {
     progress: Mutex<ScrubProgress>,
     is_cancelled: AtomicBool,
     began: Instant,
-    /// About how many bytes are to be compared.
+    /// About how many bytes are to be checked.
     total: u64,
 }
 
@@ -166,8 +166,9 @@ impl Running {
 }
 
 impl Scrubs {
-    /// Scrubs one device. `EINPROGRESS` if that is being done already, `ENODEV` if there is no such
-    /// device, `ECANCELED` with what was done if somebody ended it, or if `goes_on` says no.
+    /// Scrubs one device. Returns `EINPROGRESS` if a scrub of it is running already, `ENODEV` if
+    /// there is no such device, and `ECANCELED` with the progress if somebody cancelled it, or if
+    /// `goes_on` returns false.
     pub(crate) fn run(
         &self,
         engine: &Filesystem,
@@ -182,7 +183,7 @@ impl Scrubs {
         {
             return nothing(Errno::NODEV);
         }
-        // What a device that lags has been compared for before may be wrong again.
+        // On a device that lags, parts that were checked before may be wrong again.
         let goes_on_there = request.resume && !engine.volume().lagging_devices().contains(&device);
         let cancelled = if goes_on_there { self.cancelled.lock().get(&device).copied() } else { None };
         let start = Logical(cancelled.unwrap_or(request.start));
@@ -217,14 +218,14 @@ impl Scrubs {
         (done, encode_progress(device, &progress))
     }
 
-    /// Ends all scrubs soon. `ENOTCONN` if there are none.
+    /// Has all scrubs end soon. `ENOTCONN` if there are none.
     pub(crate) fn cancel(&self) -> Result<(), Errno> {
         let running = self.running.lock();
         running.values().for_each(|running| running.is_cancelled.store(true, Ordering::Release));
         if running.is_empty() { Err(Errno::NOTCONN) } else { Ok(()) }
     }
 
-    /// What the scrub of a device has done so far. `ENOTCONN` if there is none.
+    /// The progress of the scrub of a device. `ENOTCONN` if there is none.
     pub(crate) fn progress(&self, device: DeviceId) -> Result<Vec<u8>, Errno> {
         let running = self.running.lock();
         let running = running.get(&device).ok_or(Errno::NOTCONN)?;
@@ -237,8 +238,8 @@ impl Scrubs {
     }
 }
 
-/// About how many bytes the scrub that an answer to `SCRUB_PROGRESS` is about compares in all,
-/// and for how many milliseconds it has been going on. `None` of the kernel's driver.
+/// Reads from an answer to `SCRUB_PROGRESS` about how many bytes the scrub checks in all, and for
+/// how many milliseconds it has been running. `None` for an answer of the kernel's driver.
 pub fn extent(argument: &[u8; ARGUMENT_SIZE]) -> Option<(u64, u64)> {
     let of = |place| u64_at(argument, place).filter(|number| *number > 0);
     Some((of(TOTAL)?, of(MILLIS)?))

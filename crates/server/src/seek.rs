@@ -1,11 +1,11 @@
 //! `SEEK_DATA` and `SEEK_HOLE`.
 //!
-//! The kernel has the stores to mappings in its page cache until it writes them back, and it does
-//! not do so before it asks for data and holes. So where an answer would be a hole, the kernel is
-//! made to write back that part of the file, which is then examined again: a program's stores there
-//! are data. The kernel's WRITEs are requests, so a thread that none of them waits for does this,
-//! and only some requests may wait for it: over rings each of them occupies an entry. Others get an
-//! answer that is correct for any file: all of it is data.
+//! The kernel keeps stores to mappings in its page cache until it writes them back, and it does not
+//! write them back before it asks for data and holes. So if an answer would be a hole, the server
+//! has the kernel write back that part of the file and then seeks again, since a program's stores
+//! there are data. The kernel's WRITEs are requests, so this is done by a thread for which none of
+//! them waits. Only some requests may wait for it, since over rings each of them occupies an entry.
+//! Others get an answer that is correct for any file: all of it is data.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,8 +28,8 @@ fn answer(reply: ReplyLseek, found: Found) {
     }
 }
 
-/// What of a file of this size an answer takes for a hole. `data_after`: where data begins from an
-/// offset on.
+/// The range that an answer for a file of this size takes for a hole. `data_after` finds where data
+/// begins from an offset on.
 fn hole_in(
     whence: Seek,
     offset: u64,
@@ -56,7 +56,7 @@ fn without_holes(whence: Seek, offset: u64, size: u64) -> Found {
 }
 
 impl Server {
-    /// Answers where data or a hole begins.
+    /// Answers LSEEK with the offset at which data or a hole begins.
     pub(crate) fn seek(&self, caller: &Caller<'_>, node: u64, what: &Lseek, mut reply: ReplyLseek) {
         // An offset below 0 is taken for the start, as the kernel's btrfs does.
         let offset = if what.offset > i64::MAX as u64 { 0 } else { what.offset };
@@ -87,7 +87,7 @@ impl Shared {
         .map_err(|error| errno(&error))
     }
 
-    /// The hole that an answer is about, if mappings may have changed something there.
+    /// The hole of an answer, if mappings may have changed something in it.
     fn hole_in(&self, id: InodeId, whence: Seek, offset: u64, found: Found) -> Option<Range<u64>> {
         if self.engine.is_read_only() || self.engine.is_in_read_only_subvolume(id) {
             return None;
@@ -96,14 +96,14 @@ impl Shared {
         hole_in(whence, offset, found, size, |from| self.look(id, Seek::Data, from))
     }
 
-    /// Seeks again after the kernel has written back its pages of a hole, until a hole is found of
-    /// which it has written all.
+    /// Seeks again after the kernel has written back its pages of a hole, until the hole that is
+    /// found is one for which it has done so.
     fn look_again(&self, node: u64, id: InodeId, whence: Seek, offset: u64, mut hole: Range<u64>) -> Found {
         loop {
             let is_invalidated = self.invalidate_range(node, hole.start, hole.end - hole.start);
             let found = self.look(id, whence, offset);
             match self.hole_in(id, whence, offset, found) {
-                // A later hole, after data that was a hole in the first look.
+                // This is a later hole, behind data that was a hole before.
                 Some(next) if is_invalidated && next.start >= hole.end => hole = next,
                 _ => return found,
             }

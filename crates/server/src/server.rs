@@ -1,6 +1,7 @@
-//! The server of one mount: the engine, and the threads that serve what takes long.
+//! The server of one mount: the engine, and the threads that serve long requests.
 //!
-//! No threads that users share wait for what one of them can hold or prolong (invariant 65):
+//! Threads that users share never wait for something that one of the users can hold or prolong
+//! (invariant 65):
 //!
 //! | threads | what they wait for, and who can hold that |
 //! |---|---|
@@ -30,24 +31,24 @@ use crate::shared::{MountFacts, Shared, errno};
 use crate::streams::Streams;
 use crate::users_pool::{User, UsersPool};
 
-/// Threads for requests that wait for a commit.
+/// The number of threads for requests that wait for a commit.
 const SLOW_THREADS: usize = 16;
-/// Work of one user that takes long.
+/// How many long jobs of one user run at a time.
 const LONG_OF_EACH: usize = 4;
-/// Files of one user's requests whose pages are waited for.
+/// How many jobs of one user that wait for pages of files run at a time.
 const NOTIFYING_OF_EACH: usize = 4;
-/// Threads that serve syncs, which wait for the kernel and for commits.
+/// The number of threads that serve syncs, which wait for the kernel and for commits.
 const SYNCING_THREADS: usize = 4;
 
 /// The session's configuration for a [`Server`] that `threads` threads serve, by default as many as
 /// suit the transport. Without `checked` the kernel checks no permissions.
 pub fn config(threads: Option<usize>, transport: Transport, checked: bool) -> Config {
-    /// Threads at the least. Over rings so many that a few writers who wait for a commit leave some
-    /// for others; those that read `/dev/fuse` take a MiB each.
+    /// The least number of threads: those that read `/dev/fuse`, which take a MiB each, and those
+    /// for rings, where a few writers that wait for a commit must leave some for others.
     const MIN: (usize, usize) = (4, 16);
     let usual = |least: usize| std::thread::available_parallelism().map_or(least, |cpus| (2 * cpus.get()).max(least));
     let wanted = Config::FULL | Capabilities::ALLOW_IDMAP | Capabilities::EXPORT_SUPPORT;
-    // Both turn the kernel's checks on, or need them.
+    // Both capabilities turn the kernel's checks on, or need them.
     let wanted = if checked { wanted } else { wanted - Capabilities::POSIX_ACL - Capabilities::ALLOW_IDMAP };
     // A congested file system would leave dirty pages unwritten when a sync wants them written.
     let (threads, of_rings) = (threads.unwrap_or_else(|| usual(MIN.0)), threads.unwrap_or_else(|| usual(MIN.1)));
@@ -59,26 +60,27 @@ pub fn config(threads: Option<usize>, transport: Transport, checked: bool) -> Co
 /// without that option there are no checks.
 pub struct Server {
     shared: Arc<Shared>,
-    /// For what waits for the engine alone, and takes no longer than a commit or a write of the
-    /// log.
+    /// For requests that wait only for the engine, and take no longer than a commit or a write of
+    /// the log tree.
     pub(crate) slow: Pool,
-    /// For what takes as long as a user wants: he chooses how large a file is that is defragmented,
-    /// and how many pages a subvolume has that the kernel writes before a snapshot.
+    /// For requests whose time the user determines: he chooses how large a file is that is
+    /// defragmented, and how many dirty pages a subvolume has that the kernel writes before a
+    /// snapshot.
     pub(crate) long: UsersPool,
     /// For SYNCFS.
     pub(crate) syncing: Pool,
     /// For invalidations of files, before which the kernel writes dirty pages back. They wait for
-    /// requests that other threads serve. A page of a file is locked while we answer for it, and
-    /// not while a program's memory is waited for; but the kernel goes through all pages from the
-    /// first to the last, and a program may bring in more of them meanwhile. No directory's pages
-    /// may be waited for here.
+    /// requests that other threads serve. A page of a file is locked only while the server answers
+    /// for it, never while the kernel waits for a program's memory. But the kernel goes through all
+    /// pages from the first to the last, and a program may bring in more of them meanwhile. Nothing
+    /// here may wait for pages of directories.
     pub(crate) notifying: UsersPool,
-    /// For having the kernel drop what it keeps of directories.
+    /// For having the kernel drop its cached pages of directories.
     pub(crate) listings: Drops,
-    /// Long answers, which are asked for by ioctls of ours.
+    /// Long answers to ioctls of ours.
     pub(crate) streams: Arc<Streams>,
-    /// For invalidations of pages that could not be written. A process that continues to change
-    /// them delays no other request.
+    /// For invalidations of pages that could not be written. They have threads of their own, so
+    /// that a process that continues to change such pages delays no other request.
     invalidating: UsersPool,
     /// Nodes whose pages are to be dropped.
     to_invalidate: Arc<Mutex<HashSet<u64>>>,
@@ -101,7 +103,7 @@ impl Server {
         }
     }
 
-    /// What outlives the session: the engine and how it ended.
+    /// The state that outlives the session: the engine and the result of its end.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
@@ -118,12 +120,13 @@ impl Server {
         &self.shared.engine
     }
 
-    /// Whether requests that take long are not answered yet.
+    /// Returns whether requests that take long are not answered yet.
     pub(crate) fn is_busy_with_slow_requests(&self) -> bool {
         self.slow.is_busy() || self.long.is_busy() || self.syncing.is_busy()
     }
 
-    /// Most fsyncs wait for the write of another: no thread is held up by that.
+    /// Makes an inode durable, and calls `done` with the result. Most fsyncs wait for the write of
+    /// another one, which occupies no thread.
     pub(crate) fn sync_inode(&self, node: u64, data_only: bool, done: impl FnOnce(Result<(), Errno>) + Send + 'static) {
         let (shared, began) = (Arc::clone(&self.shared), Instant::now());
         let done = move |result| {
@@ -144,12 +147,12 @@ impl Server {
         }
     }
 
-    /// Has the kernel drop the file's pages: a program has changed them that may not.
+    /// Has the kernel drop the file's pages, which a program has changed although it must not.
     pub(crate) fn discard_pages(&self, node: u64) {
         if !self.to_invalidate.lock().insert(node) {
             return;
         }
-        // Nobody asks for that: the file's owner counts.
+        // No user has asked for this, so the job counts for the file's owner.
         let owner = self.shared.inode(node).ok().and_then(|id| self.shared.engine.inodes().attributes(id).ok());
         let user = owner.map_or(User::Unknown, |is| User::of_id(is.uid));
         let (shared, to_invalidate) = (Arc::clone(&self.shared), Arc::clone(&self.to_invalidate));

@@ -1,9 +1,9 @@
-//! When set-id bits and capabilities of files go, because a process without the power to keep them
-//! changes the file.
+//! Clears set-id bits and capabilities of files when a process that may not keep them changes the
+//! file.
 //!
-//! Of the kernel driver's conditions for that (invariant 27), requests have only that the caller
-//! lacks the capability to keep set-id bits. Set-group-id on a file that its group may not execute
-//! depends on the caller's groups, which are looked up here.
+//! Of the kernel driver's conditions for that (invariant 27), requests say only whether the caller
+//! lacks the capability to keep set-id bits. Whether set-group-id is cleared on a file that its
+//! group may not execute depends on the caller's groups, which the server looks up.
 
 use ubtrfs::xattr_names::CAPABILITY;
 use ubtrfs::{InodeId, SetAttributes};
@@ -14,20 +14,20 @@ use crate::privileges::{Capability, Powers};
 use crate::server::Server;
 use crate::shared::errno;
 
-/// Whether set-group-id without group execution is cleared when a process with these powers changes
-/// a file.
+/// Returns whether set-group-id without group execution is cleared when a process with these powers
+/// changes a file.
 fn takes_group_id(attributes: &ubtrfs::Attributes, powers: &Powers) -> bool {
     is_marked(attributes.mode) && !powers.keeps_group_id(attributes.gid)
 }
 
-/// Whether a file has set-group-id though its group may not execute it.
+/// Returns whether a file has set-group-id though its group may not execute it.
 fn is_marked(mode: u32) -> bool {
     mode & (S_IFMT | S_ISGID | S_IXGRP) == S_IFREG | S_ISGID
 }
 
 impl Server {
-    /// Whether a change that is to take set-id bits (`kills`) takes set-group-id, too, of a file
-    /// that its group may not execute.
+    /// Returns whether a change that is to clear set-id bits (`kills`) also clears set-group-id of
+    /// a file that its group may not execute.
     pub(crate) fn takes_group_id(&self, caller: &Caller<'_>, id: InodeId, kills: bool) -> bool {
         let engine = self.shared().engine();
         kills
@@ -35,10 +35,10 @@ impl Server {
             && engine.inodes().attributes(id).is_ok_and(|attributes| takes_group_id(&attributes, &Powers::of(caller)))
     }
 
-    /// By a SETATTR without attributes the kernel requests to drop set-id bits: before a write to a
-    /// file that has some, and for a chown without owner and group. For the latter it has not
-    /// checked the caller, so only the owner and root may do it. Another user's write clears the
-    /// bits by itself.
+    /// Serves a SETATTR without attributes, by which the kernel requests to drop set-id bits:
+    /// before a write to a file that has some, and for a chown without owner and group. In the
+    /// latter case it has not checked the caller, so only the owner and root may do it. Another
+    /// user's WRITE clears the bits by itself.
     pub(crate) fn change_of_nothing(&self, caller: &Caller<'_>, id: InodeId) -> Result<ubtrfs::Attributes, Errno> {
         let engine = self.shared().engine();
         let attributes = engine.inodes().attributes(id).map_err(|error| errno(&error))?;
@@ -52,13 +52,13 @@ impl Server {
         engine.inodes().set_attributes(id, &changes).map_err(|error| errno(&error))
     }
 
-    /// Clears set-id bits and capabilities of a file that a process is about to change. Unlike a
-    /// WRITE, the requests here have no flag for that; the kernel has requested it for root and the
-    /// owner only.
+    /// Clears set-id bits and capabilities of a file that a process is about to change by a request
+    /// which, unlike WRITE, has no flag for that. The kernel has requested it by a SETATTR for root
+    /// and the owner only.
     pub(crate) fn drop_privileges(&self, caller: &Caller<'_>, node: u64, id: InodeId) -> Result<(), Errno> {
         let engine = self.shared().engine();
         let attributes = engine.inodes().attributes(id).map_err(|error| errno(&error))?;
-        // Most files have nothing to lose, and whose powers they are takes long to find out.
+        // Most files have neither, and finding out the caller's powers takes long.
         let has_capability = self.shared().xattr(id, CAPABILITY)?.is_some();
         if attributes.mode & SET_ID == 0 && !has_capability {
             return Ok(());

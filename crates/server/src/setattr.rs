@@ -15,7 +15,7 @@ use crate::shared::{Shared, errno};
 use crate::users_pool::User;
 
 impl Server {
-    /// Answers a change of attributes; one that takes several commits in a thread of the pool.
+    /// Answers a change of attributes. If it takes several commits, a thread of the pool does it.
     pub(crate) fn set_attributes(&self, caller: &Caller<'_>, node: u64, change: &SetAttr, reply: ReplyAttr) {
         let change = match self.shared().ownership().wanted(change) {
             Ok(change) => change,
@@ -41,8 +41,8 @@ impl Server {
         if *change == nothing {
             return self.change_of_nothing(caller, id);
         }
-        // truncate(2), unlike ftruncate(2), leaves the times of a file that has the size already;
-        // to nothing, it can't be distinguished from O_TRUNC.
+        // truncate(2), unlike ftruncate(2), does not change the times of a file that has the size
+        // already. A truncation to zero bytes can't be distinguished from O_TRUNC.
         let only_size = SetAttr { size: change.size, handle: None, ..nothing };
         if *change == only_size && change.size != Some(0) {
             let attributes = self.engine().inodes().attributes(id).map_err(|error| errno(&error))?;
@@ -54,7 +54,7 @@ impl Server {
         apply(self.shared(), id, change, self.takes_group_id(caller, id, change.kill_suidgid))
     }
 
-    /// Whether a change truncates so much that it takes several commits.
+    /// Returns whether a change truncates so much that it takes several commits.
     fn takes_long(&self, node: u64, change: &SetAttr) -> bool {
         let in_steps = |size| self.inode(node).is_ok_and(|id| self.engine().files().is_truncated_in_steps(id, size));
         change.size.is_some_and(in_steps)

@@ -1,4 +1,4 @@
-//! What the server and its slow requests share.
+//! The state that the server shares with the threads of slow requests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,19 +26,19 @@ use crate::repeated::Repeated;
 use crate::scrub::Scrubs;
 use crate::users_pool::User;
 
-/// How long the kernel caches an answer. Nothing else changes the volume, so its caches do not
-/// become stale.
+/// How long the kernel caches an answer. Nothing but this mount changes the volume, so the kernel's
+/// caches do not become stale.
 pub(crate) const TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How long after its announcement an end of the connection is one by force.
+/// For how long after its announcement an end of the connection counts as an unmount by force.
 const TIME_OF_FORCE: Duration = Duration::from_secs(60);
-/// How the option begins that says how many threads compress data of one file.
+/// The prefix of the option that says how many threads compress data of one file.
 const THREADS: &str = "thread_pool=";
 
-/// Whether the kernel asks about each open(2) of a file.
+/// Whether the kernel sends OPEN for each open(2) of a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CheckOpen {
-    /// If there is a read-only subvolume when the first file is opened.
+    /// If there is a read-only subvolume or fs-verity when the first file is opened.
     #[default]
     Auto,
     /// Yes.
@@ -59,33 +59,33 @@ pub struct MountFacts {
     pub options: Vec<String>,
     /// `fuseblk`, `fuse` or `fuse (fusermount3)`.
     pub mount_type: String,
-    /// Why it is not `fuseblk`, where it might be.
+    /// Why the type is not `fuseblk`, where it could be.
     pub fallback: Option<String>,
     /// The longest time from a change to its commit.
     pub commit_interval: Duration,
     /// When this process started, in the clock ticks of `/proc/PID/stat`.
     pub pid_started: u64,
-    /// How files show.
+    /// The owners and modes that files show.
     pub ownership: OwnershipOverride,
-    /// Nothing checks permissions: the mount is for one user.
+    /// Whether nothing checks permissions, since the mount is for one user.
     pub unchecked: bool,
-    /// Ordinary users may delete subvolumes that they could empty.
+    /// Whether ordinary users may delete subvolumes that they could empty.
     pub user_subvol_rm_allowed: bool,
-    /// Whether the kernel asks about each open(2) of a file.
+    /// Whether the kernel sends OPEN for each open(2) of a file.
     pub check_open: CheckOpen,
-    /// Each read(2) changes the time of access: the kernel asks about each open(2), and keeps no
-    /// pages of a file from one to the next.
+    /// Whether each read(2) changes the time of access. The kernel then sends OPEN for each
+    /// open(2), and keeps no pages of a file from one to the next.
     pub strict_atime: bool,
     /// The device number that files of the mount show, major and minor.
     pub device_number: Option<(u32, u32)>,
-    /// The kernel has the whole volume, of which the mount shows the engine's subvolume.
+    /// Whether the kernel has the whole volume, of which the mount shows the engine's subvolume.
     pub is_whole: bool,
 }
 
 /// How requests arrive, and why not over rings if these were requested.
 struct TransportFacts {
     name: &'static str,
-    /// How many serve requests.
+    /// How many threads serve requests.
     threads: usize,
     why: Option<String>,
     hops: HopCounters,
@@ -102,7 +102,7 @@ pub struct Shared {
     syncs: OnceLock<String>,
     pub(crate) notifier: OnceLock<Notifier>,
     pub(crate) changed_names: ChangedNames,
-    /// Deleted subvolumes that may have names in the kernel, and who has deleted them.
+    /// Deleted subvolumes that may have names in the kernel, and the users who have deleted them.
     pub(crate) deleted_names: Mutex<Vec<(User, TreeId)>>,
     /// Has the kernel forget these names again and again.
     pub(crate) names_forgotten: Repeated,
@@ -111,22 +111,22 @@ pub struct Shared {
     pub(crate) block_size: u32,
     facts: MountFacts,
     pub(crate) devices: Devices,
-    /// The owner of all files that is reported to the kernel.
+    /// The owner that is reported to the kernel for all files, if there is such an override.
     known_owner: Option<u32>,
-    /// The last commit has been requested.
+    /// Whether the last commit has been requested.
     ending: AtomicBool,
     ended: Mutex<Option<Result<(), String>>>,
-    /// Whether the kernel asks about each open(2), since the first one.
+    /// Whether the kernel sends OPEN for each open(2), decided at the first one.
     checks_opens: OnceLock<bool>,
     pub(crate) refusals: Refusals,
-    /// A remount has set the threads that compress data.
+    /// Whether a remount has set the number of threads that compress data.
     threads_changed: AtomicBool,
     disconnected: AtomicBool,
     /// When an unmount by force was announced.
     force_expected: Mutex<Option<Instant>>,
-    /// Has devices that are away fail soon.
+    /// Makes requests to devices that are away fail soon.
     stop_waiting: OnceLock<Box<dyn Fn() + Send + Sync>>,
-    /// What is to happen after the last commit, before the kernel hears of it.
+    /// The action after the last commit, before the kernel gets the answer.
     on_end: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -167,7 +167,7 @@ impl Shared {
         &self.engine
     }
 
-    /// Whether the kernel shall ask about each open(2): the first one decides.
+    /// Returns whether the kernel shall send OPEN for each open(2). The first call decides.
     pub(crate) fn checks_opens(&self) -> bool {
         *self.checks_opens.get_or_init(|| match self.facts().check_open {
             _ if self.facts.strict_atime => true,
@@ -177,12 +177,12 @@ impl Shared {
         })
     }
 
-    /// Whether it was decided that the kernel shall not ask about open(2).
+    /// Returns whether it was decided that the kernel shall not send OPEN.
     pub(crate) fn leaves_opens_unchecked(&self) -> bool {
         self.checks_opens.get() == Some(&false)
     }
 
-    /// Whether the kernel granted a capability.
+    /// Returns whether the kernel granted a capability.
     pub(crate) fn has_capability(&self, capability: Capabilities) -> bool {
         self.granted.get().is_some_and(|granted| granted.capabilities.contains(capability))
     }
@@ -197,12 +197,12 @@ impl Shared {
     }
 
     /// Has the kernel write a node's dirty pages back and drop all of its pages; returns whether it
-    /// has. This is not for the threads that serve requests: the writeback comes to them.
+    /// has. Threads that serve requests must not call this, since the WRITEs come to them.
     pub(crate) fn invalidate_pages(&self, node: u64) -> bool {
         self.invalidate_range(node, 0, 0)
     }
 
-    /// The same of a range of the file's bytes; without a length, to its end.
+    /// The same for a range of the file's bytes; a length of zero means to the end.
     pub(crate) fn invalidate_range(&self, node: u64, offset: u64, length: u64) -> bool {
         let taken = self.notifier.get().map(|notifier| notifier.inval_inode(node, offset, length));
         let is_invalidated = matches!(taken, Some(Ok(())));
@@ -217,13 +217,13 @@ impl Shared {
         let _ = self.notifier.set(notifier);
     }
 
-    /// Sets whether sync(2), syncfs(2) and remounts by the kernel alone arrive, and how, which the
-    /// server shows.
+    /// Sets the text for the report that says whether sync(2), syncfs(2) and remounts by the kernel
+    /// alone arrive, and how.
     pub fn set_syncs(&self, syncs: String) {
         let _ = self.syncs.set(syncs);
     }
 
-    /// Sets how requests arrive, and how many threads serve them, which the server shows.
+    /// Sets for the report how requests arrive, and how many threads serve them.
     pub fn set_way(&self, way: &Way, threads: usize) {
         let _ = self.transport.set(match way {
             Way::Rings { hops, .. } => TransportFacts { name: "io_uring", threads, why: None, hops: hops.clone() },
@@ -245,9 +245,9 @@ impl Shared {
         }
     }
 
-    /// Has the kernel look a name up again: it was made or has gone, as `user` has asked. `waits`:
-    /// waits a moment for that, which takes the directory's lock; so this is not for the threads
-    /// that serve requests.
+    /// Has the kernel look up a name again that `user` has had made or removed. With `waits`, waits
+    /// a moment for that. Since the kernel takes the directory's lock for it, threads that serve
+    /// requests must not wait.
     pub(crate) fn name_changed(&self, user: User, dir: u64, name: &[u8], waits: bool) {
         if let Some(notifier) = self.notifier.get() {
             let (notifier, name) = (notifier.clone(), name.to_vec());
@@ -265,7 +265,7 @@ impl Shared {
         &self.facts
     }
 
-    /// Sets how devices are opened that the volume gets.
+    /// Sets how devices that are added to the volume are opened.
     pub fn on_new_devices(&self, opener: Box<Opener>) {
         let _ = self.devices.opener.set(opener);
     }
@@ -275,19 +275,19 @@ impl Shared {
         let _ = self.stop_waiting.set(Box::new(stop));
     }
 
-    /// Sets what happens after the last commit, before the kernel hears of it.
+    /// Sets the action after the last commit, before the kernel gets the answer.
     pub fn on_end(&self, action: impl Fn() + Send + Sync + 'static) {
         let _ = self.on_end.set(Box::new(action));
     }
 
-    /// Sets what has the kernel write all dirty pages of the mount; it sends a SYNCFS for that from
-    /// the thread in which it is called.
+    /// Sets the function that has the kernel write all dirty pages of the mount. The kernel sends a
+    /// SYNCFS for that from the thread that calls the function.
     pub fn on_mapped_pages(&self, write_all: impl Fn() -> std::io::Result<()> + Send + Sync + 'static) {
         self.mapped_pages.set(write_all);
     }
 
-    /// A sync of the kernel's that comes by another way than SYNCFS, which over `/dev/fuse` may be
-    /// ahead of pages that it includes.
+    /// Serves a sync of the kernel that comes by another way than SYNCFS, and that over `/dev/fuse`
+    /// may be ahead of pages that it includes.
     pub fn sync(&self) -> Result<(), Errno> {
         let _timed = self.counters.count(Kind::SyncFs);
         if let Some(notifier) = self.notifier.get() {
@@ -296,41 +296,43 @@ impl Shared {
         self.engine.durability().sync().map_err(|error| errno(&error))
     }
 
-    /// No program of the mount waits any more, so neither need requests for devices that are away.
+    /// Makes requests to devices that are away fail soon, since no program of the mount waits any
+    /// more.
     pub fn stop_waiting(&self) {
         if let Some(stop) = self.stop_waiting.get() {
             stop();
         }
     }
 
-    /// The mount is about to be ended by force.
+    /// Notes that the mount is about to be unmounted by force.
     pub(crate) fn expect_force(&self) {
         *self.force_expected.lock() = Some(Instant::now());
     }
 
-    /// Whether it was to be ended by force a short while ago.
+    /// Returns whether an unmount by force was announced a short while ago.
     pub(crate) fn is_force_expected(&self) -> bool {
         self.force_expected.lock().is_some_and(|announced| announced.elapsed() < TIME_OF_FORCE)
     }
 
-    /// The kernel's connection has ended.
+    /// Notes that the kernel's connection has ended.
     pub(crate) fn disconnected(&self) {
         self.disconnected.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the kernel's connection has ended.
+    /// Returns whether the kernel's connection has ended.
     pub fn is_disconnected(&self) -> bool {
         self.disconnected.load(Ordering::Relaxed)
     }
 
-    /// Commits for the last time and ends the engine; the first call does, later ones return its
-    /// result.
+    /// Commits for the last time and ends the engine. Later calls only return the result of the
+    /// first one.
     pub fn end(&self) -> Result<(), String> {
         self.ending.store(true, Ordering::Release);
         self.names_forgotten.end();
         let end = || {
             let closed = self.engine.close().map_err(|error| error.chain());
-            // Who unmounts may use the devices at once, though this process takes a while to end.
+            // A program that unmounts may use the devices at once, although this process takes a
+            // while to end.
             self.engine.volume().release();
             if let Some(on_end) = self.on_end.get() {
                 on_end();
@@ -340,17 +342,17 @@ impl Shared {
         self.ended.lock().get_or_insert_with(end).clone()
     }
 
-    /// Whether the last commit has been requested.
+    /// Returns whether the last commit has been requested.
     pub fn is_ending(&self) -> bool {
         self.ending.load(Ordering::Acquire)
     }
 
-    /// The options that it was mounted with, but those for data as they are now.
+    /// The options of the mount; those for data have their present values.
     fn options_in_force(&self) -> Vec<String> {
         let is_threads = |option: &String| option.starts_with(THREADS);
         let is_other =
             |option: &&String| !CompressionMode::is_option(option) && !is_threads(option) && !is_of_new_files(option);
-        // Without flags they are what they usually are.
+        // Without flags, new files have the default, which needs no option.
         let flags = Some(self.engine.new_file_flags()).filter(|flags| *flags != 0);
         let threads = self.engine.compression_threads();
         let has_threads = self.facts.options.iter().any(is_threads) || self.threads_changed.load(Ordering::Relaxed);
@@ -360,13 +362,13 @@ impl Shared {
         others.chain(self.engine.compression().map(CompressionMode::to_option)).collect()
     }
 
-    /// Has data of one file compressed by so many threads at most.
+    /// Sets how many threads at most compress data of one file.
     pub(crate) fn set_compression_threads(&self, threads: usize) {
         self.engine.set_compression_threads(threads);
         self.threads_changed.store(true, Ordering::Relaxed);
     }
 
-    /// The names of the volume's devices by now.
+    /// The present paths of the volume's devices.
     pub fn device_paths(&self) -> Vec<String> {
         self.devices.paths(&self.engine)
     }
@@ -464,28 +466,28 @@ impl Shared {
         self.numbers.inode(node)
     }
 
-    /// The flags of an inode, as the format has them.
+    /// The flags of an inode in the form of the format.
     pub(crate) fn flags_of(&self, id: InodeId) -> Result<u64, Errno> {
         self.engine.inodes().flags(id).map_err(|error| errno(&error))
     }
 
-    /// The entry of an inode that has just been referenced for the kernel; gives the reference back
-    /// if there is none.
+    /// The entry of an inode that has just been referenced for the kernel. On an error, gives the
+    /// reference back.
     pub(crate) fn entry(&self, id: InodeId) -> Result<Entry, Errno> {
         let attributes = self.engine.inodes().attributes(id).map_err(|error| {
             self.engine.references().forget(id, 1);
             errno(&error)
         })?;
         let node = self.numbers.node(id);
-        // The kernel knows the root before its first request. Other inodes' numbers may be reused
-        // by a later mount: a file handle must not refer to a new inode of the same number.
+        // The kernel knows the root before its first request. A later mount may reuse the numbers
+        // of other inodes, and a file handle must not refer to a new inode of the same number.
         let generation = if node == ROOT { 0 } else { attributes.generation.0 };
         let attributes = self.attributes_for_kernel(&attributes);
         let ttl = if self.known_owner.is_some() { Duration::ZERO } else { TTL };
         Ok(Entry { node, generation, name_ttl: ttl, attributes_ttl: ttl, attributes })
     }
 
-    /// Attributes as they are reported to the kernel when it may check the owner next.
+    /// The attributes that are reported to the kernel when it may check the owner next.
     pub(crate) fn attributes_for_kernel(&self, of: &ubtrfs::Attributes) -> Attributes {
         let mut shown = self.shown(of);
         shown.uid = self.known_owner.unwrap_or(shown.uid);
@@ -493,12 +495,13 @@ impl Shared {
     }
 
     /// How long the kernel caches attributes of a file that has just been opened by its name, or
-    /// changed. Where another owner is reported than the volume has, that covers the time until a
-    /// program's fstat(2) and its next step; a lookup by the name requests them again.
+    /// changed. If another owner is reported than the volume has, that is only the time that a
+    /// program needs until its fstat(2) and its next step; a lookup of the name requests the
+    /// attributes again.
     pub(crate) fn attributes_ttl(&self, node: u64) -> Duration {
         match self.known_owner {
             None => TTL,
-            // It has no name.
+            // The root has no name whose lookup would request them again.
             Some(_) if node == ROOT => Duration::ZERO,
             Some(_) => Duration::from_secs(1),
         }
@@ -511,13 +514,13 @@ impl Shared {
         shown
     }
 
-    /// How files show.
+    /// The owners and modes that files show.
     pub(crate) fn ownership(&self) -> &OwnershipOverride {
         &self.facts.ownership
     }
 }
 
-/// The errno that answers a request. What is wrong with the volume is also logged.
+/// The errno that answers a request. Errors of the volume (`EIO`) are also logged.
 pub(crate) fn errno(error: &ubtrfs::Error) -> Errno {
     let errno = error.errno();
     if errno == Errno::IO {
@@ -526,7 +529,7 @@ pub(crate) fn errno(error: &ubtrfs::Error) -> Errno {
     errno
 }
 
-/// Time of processors that the process has used so far, in user and in kernel mode.
+/// The processor time that the process has used so far in user and kernel mode, in microseconds.
 fn cpu_micros() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
@@ -540,7 +543,8 @@ mod tests {
     use super::*;
     use crate::fixtures;
 
-    /// A signal that ends the mount is lost if several threads that look make it seem to end.
+    /// A signal that ends the mount would be lost if threads that check whether it ends could see
+    /// it ending when it does not.
     #[test]
     fn nobody_who_looks_whether_it_ends_makes_it_seem_so() {
         const LOOKS: usize = 200_000;

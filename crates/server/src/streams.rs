@@ -1,13 +1,13 @@
-//! Answers that are longer than one: a thread of their own makes them, and the reader takes them
-//! piece by piece.
+//! Answers that are longer than one reply. A thread of its own makes each of them, and the reader
+//! takes it piece by piece.
 //!
-//! What has been made and not been taken is limited, so a thread waits for a slow reader. One that
-//! has ended, or is silent for long, is given up, since the state of the volume that its answer is
-//! made from takes space until then.
+//! The bytes that have been made but not taken are limited, so a thread waits for a slow reader. It
+//! gives up a reader that has ended, or is silent for long, since the state of the volume from
+//! which the answer is made takes space until then.
 //!
-//! A stream may be asked for at any time, and waits for its turn: only so many are being made at
-//! once, of which those don't count that wait for their readers. So a reader that stalls keeps
-//! nobody else waiting, and threads, memory and waiting requests are bounded all the same.
+//! A stream may be begun at any time, and waits for its turn: only so many are made at once, not
+//! counting those that wait for their readers. So a reader that stalls keeps nobody else waiting,
+//! and yet threads, memory and waiting requests are bounded.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,21 +20,24 @@ use ubtrfs_threads::{Condvar, Mutex, Rank};
 
 use crate::pool::Pool;
 
-/// Streams that are known at a time: most of them wait for their turn then.
+/// How many streams there may be at a time. Of so many, most wait for their turn.
 const MAX: usize = 1024;
-/// Streams that have begun and have not ended: each has a thread, and may wait for its reader.
+/// How many streams may have begun and not have ended. Each has a thread, and may wait for its
+/// reader.
 const MAX_BEGUN: usize = 64;
-/// Streams that are being made at a time, and don't wait for their readers.
+/// How many streams may be made at a time, without those that wait for their readers.
 const MAX_MADE: usize = 8;
-/// Bytes that wait for a reader.
+/// How many bytes of a stream may wait for its reader.
 const ROOM: usize = 256 << 10;
-/// Bytes that are added at once: a long record waits for the reader in the middle, too.
+/// How many bytes are added at once. A long record is divided, and may wait for the reader in its
+/// middle.
 const PIECE: usize = 64 << 10;
 /// How long a reader may be silent.
 const MAX_SILENCE: Duration = Duration::from_secs(60);
-/// How long a reader waits for one answer: then it asks again, and may be interrupted meanwhile.
+/// How long a reader waits for one answer. After that it asks again, so that it can be interrupted
+/// in between.
 const WAIT: Duration = Duration::from_secs(1);
-/// How often a thread that waits for its reader looks whether that is still there.
+/// How often a thread that waits for its reader checks whether that is still there.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The first byte of an answer: there may be more.
@@ -49,7 +52,7 @@ pub(crate) struct Streams {
     turns: Arc<Turns>,
 }
 
-/// Turns of those that make streams.
+/// The turns of the threads that make streams.
 struct Turns {
     taken: Mutex<usize>,
     given_back: Condvar,
@@ -67,7 +70,7 @@ struct All {
     next: u64,
 }
 
-/// One of them.
+/// A stream.
 pub(crate) struct Stream {
     state: Mutex<State>,
     changed: Condvar,
@@ -78,13 +81,13 @@ pub(crate) struct Stream {
 
 struct State {
     bytes: Vec<u8>,
-    /// Nothing follows; or why not.
+    /// Set once nothing follows, with an error if the stream is incomplete.
     end: Option<Result<(), Errno>>,
     /// When the reader last asked.
     asked: Instant,
-    /// Whether its maker has a turn.
+    /// Whether the thread that makes it has a turn.
     has_turn: bool,
-    /// Whether it ever had one.
+    /// Whether that thread ever had one.
     has_begun: bool,
 }
 
@@ -93,8 +96,8 @@ impl Streams {
         Self { all: Mutex::with_default(Rank::Streams), threads: Pool::new(MAX_BEGUN), turns: Arc::default() }
     }
 
-    /// Begins a stream that `make` makes for the thread `pid` when it is its turn, and returns its
-    /// number. `EBUSY` if far too many wait.
+    /// Begins a stream that `make` makes for the thread `pid` when its turn comes, and returns its
+    /// number. `EBUSY` if too many streams wait.
     pub(crate) fn begin(
         &self,
         pid: u32,
@@ -102,7 +105,7 @@ impl Streams {
     ) -> Result<u64, Errno> {
         let mut all = self.all.lock();
         if all.streams.len() >= MAX {
-            // Those that nobody reads any more.
+            // Streams that nobody reads any more make room.
             all.streams.retain(|_, stream| stream.is_read(&stream.state.lock()));
         }
         if all.streams.len() >= MAX {
@@ -124,8 +127,9 @@ impl Streams {
         Ok(number)
     }
 
-    /// The next piece of at most so many bytes. Waits for it, but not long, and not at all for the
-    /// turn of a stream: that costs a thread. `ENXIO` if there is no such stream, or no more.
+    /// Takes the next piece, of at most so many bytes. Waits for it, but not long, and not for the
+    /// turn of a stream, since a waiting reader occupies a thread. `ENXIO` if there is no such
+    /// stream (any more).
     pub(crate) fn take(&self, number: u64, most: usize) -> Result<Vec<u8>, Errno> {
         let stream = self.all.lock().streams.get(&number).cloned().ok_or(Errno::NXIO)?;
         let taken = stream.take(most);
@@ -155,7 +159,7 @@ impl Drop for Ended<'_> {
 }
 
 impl Stream {
-    /// Whether somebody still waits for what is made.
+    /// Returns whether the stream still has a reader.
     pub(crate) fn is_wanted(&self) -> bool {
         self.is_read(&self.state.lock())
     }
@@ -164,7 +168,7 @@ impl Stream {
         state.asked.elapsed() < MAX_SILENCE && exists(self.pid)
     }
 
-    /// Waits for a turn; false if there is no reader any more.
+    /// Waits for a turn. Returns false if there is no reader any more.
     fn await_turn(&self) -> bool {
         let mut taken = self.turns.taken.lock();
         while *taken >= MAX_MADE {
@@ -187,7 +191,7 @@ impl Stream {
         }
     }
 
-    /// Adds to what the reader gets; returns whether there is a reader.
+    /// Adds bytes for the reader. Returns whether there is a reader.
     pub(crate) fn put(&self, bytes: &[u8]) -> bool {
         bytes.chunks(PIECE).all(|piece| self.put_piece(piece))
     }
@@ -196,7 +200,7 @@ impl Stream {
         let mut state = self.state.lock();
         if state.bytes.len() >= ROOM {
             drop(state);
-            // Others have its turn meanwhile, and may wait for their readers then.
+            // Other streams may use the turn meanwhile.
             self.give_turn_back();
             if !self.await_room() || !self.await_turn() {
                 let mut state = self.state.lock();
@@ -211,8 +215,8 @@ impl Stream {
         true
     }
 
-    /// Waits until the reader has taken enough; false if there is none any more. Nobody else adds
-    /// anything meanwhile.
+    /// Waits until the reader has taken enough. Returns false if there is no reader any more.
+    /// Nobody else adds bytes meanwhile.
     fn await_room(&self) -> bool {
         let mut state = self.state.lock();
         while state.bytes.len() >= ROOM {
@@ -246,7 +250,7 @@ impl Stream {
         {
             return Err(errno);
         }
-        // An error comes alone, after all that was made.
+        // An error is returned alone, after all bytes that were made.
         let is_last = is_last && state.end == Some(Ok(()));
         let mut answer = vec![if is_last { LAST } else { MORE }];
         answer.extend(state.bytes.drain(..length));
@@ -255,8 +259,8 @@ impl Stream {
     }
 }
 
-/// Whether there is a thread of this number. That of a reader in a namespace of processes which we
-/// do not see is 0: of it only silence tells.
+/// Returns whether there is a thread of this number. A reader in a pid namespace that we do not see
+/// has the number 0, and only its silence shows that it has ended.
 fn exists(pid: u32) -> bool {
     if pid == 0 {
         return true;
@@ -332,8 +336,8 @@ mod tests {
         assert_eq!(all(&streams, number), Err(Errno::IO));
     }
 
-    /// Those that are stopped, read again and go on all have their turn in the end, and never are
-    /// more being made than there are turns.
+    /// All streams get their turn in the end, also those that stop and go on, and never are more
+    /// being made than there are turns.
     #[test]
     fn a_reader_that_stalls_keeps_nobody_waiting() {
         let streams = Arc::new(Streams::new());
@@ -369,8 +373,8 @@ mod tests {
                 assert!(reader.join().unwrap().unwrap() == expected);
             }
         });
-        // Those that have ended give their turns back, and the stalled ones when they have made
-        // what there is room for.
+        // Streams that have ended give their turns back, and stalled ones do so when there is no
+        // more room.
         let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while *streams.turns.taken.lock() > 0 {
             assert!(std::time::Instant::now() < until, "those that wait for their readers have turns");

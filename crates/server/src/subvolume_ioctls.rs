@@ -1,4 +1,4 @@
-//! The ioctls by which programs make, delete and look at subvolumes, as far as their arguments have
+//! The ioctls by which programs make, delete and examine subvolumes, as far as their arguments have
 //! a fixed size.
 
 use ubtrfs::Received;
@@ -8,20 +8,22 @@ use ubtrfs_fuse::Errno;
 
 use crate::btrfs_ioctls::u64_at;
 
-/// What is asked of subvolumes.
+/// A request about subvolumes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SubvolumeIoctl {
-    /// `BTRFS_IOC_SUBVOL_CREATE`, `BTRFS_IOC_SUBVOL_CREATE_V2`. As by the kernel's driver, what is
-    /// made is writable whatever the flags say.
+    /// `BTRFS_IOC_SUBVOL_CREATE`, `BTRFS_IOC_SUBVOL_CREATE_V2`. As with the kernel's driver, a new
+    /// subvolume is writable whatever the flags say.
     Create { name: Vec<u8> },
-    /// `BTRFS_IOC_SNAP_CREATE`, `BTRFS_IOC_SNAP_CREATE_V2`: of the caller's open file `source`.
+    /// `BTRFS_IOC_SNAP_CREATE`, `BTRFS_IOC_SNAP_CREATE_V2`: makes a snapshot of the subvolume of
+    /// the caller's open file `source`.
     Snapshot { source: i64, name: Vec<u8>, read_only: bool },
-    /// `BTRFS_IOC_SNAP_DESTROY`, `BTRFS_IOC_SNAP_DESTROY_V2`: by a name in the ioctl's directory.
+    /// `BTRFS_IOC_SNAP_DESTROY`, `BTRFS_IOC_SNAP_DESTROY_V2`: deletes by a name in the ioctl's
+    /// directory.
     Delete { name: Vec<u8> },
     /// `BTRFS_IOC_SNAP_DESTROY_V2` by the subvolume's number.
     DeleteById(TreeId),
-    /// [`RESET_SUBVOLUME`](ubtrfs_format::ioctl::RESET_SUBVOLUME), our own: to the caller's open
-    /// file `source`.
+    /// [`RESET_SUBVOLUME`](ubtrfs_format::ioctl::RESET_SUBVOLUME), our own: resets to the subvolume
+    /// of the caller's open file `source`.
     Reset { source: i64, name: Vec<u8> },
     /// `BTRFS_IOC_SUBVOL_GETFLAGS`.
     Flags,
@@ -31,8 +33,8 @@ pub(crate) enum SubvolumeIoctl {
     SetReceived(Received),
     /// `BTRFS_IOC_GET_SUBVOL_INFO`.
     Info,
-    /// `BTRFS_IOC_GET_SUBVOL_ROOTREF`: the subvolumes in that of the ioctl's file, from a number
-    /// on.
+    /// `BTRFS_IOC_GET_SUBVOL_ROOTREF`: lists the subvolumes in that of the ioctl's file, from a
+    /// number on.
     Children { least: TreeId },
     /// `BTRFS_IOC_INO_LOOKUP`: the path of an inode in its subvolume (0: that of the ioctl's file).
     Path { tree: TreeId, ino: Ino },
@@ -45,11 +47,11 @@ pub(crate) enum SubvolumeIoctl {
     Sync,
     /// `BTRFS_IOC_START_SYNC`.
     StartSync,
-    /// `BTRFS_IOC_WAIT_SYNC`: 0 waits for all that there is.
+    /// `BTRFS_IOC_WAIT_SYNC`: waits for this transaction, or for the present one if it is 0.
     WaitSync(u64),
 }
 
-/// Flags of the arguments of version 2; the flag of a subvolume, too.
+/// Flags of the arguments of version 2. `READ_ONLY` is also the flag of a subvolume.
 pub(crate) const READ_ONLY: u64 = 1 << 1;
 const BY_ID: u64 = 1 << 4;
 
@@ -59,9 +61,8 @@ const NAME_V2: usize = 56;
 /// The offset of the flags.
 const FLAGS_V2: usize = 16;
 
-/// What is read from the arguments of these ioctls. `EINVAL` where one makes no sense;
-/// `ENAMETOOLONG` for a name without an end, and `EOPNOTSUPP` for unknown flags, as in the kernel's
-/// driver.
+/// Parses the arguments of these ioctls. Returns `EINVAL` if one makes no sense, `ENAMETOOLONG` for
+/// a name without an end, and `EOPNOTSUPP` for unknown flags, as the kernel's driver does.
 impl SubvolumeIoctl {
     pub(crate) fn create(data: &[u8]) -> Result<Self, Errno> {
         name_at(data, NAME).map(|name| Self::Create { name })
@@ -132,7 +133,7 @@ fn number(data: &[u8], at: usize) -> Result<u64, Errno> {
     u64_at(data, at).ok_or(Errno::INVAL)
 }
 
-/// A name that may be given to a new entry, or that an entry may have.
+/// Reads a name that an entry may have.
 fn name_at(data: &[u8], at: usize) -> Result<Vec<u8>, Errno> {
     let name = data.get(at..).ok_or(Errno::INVAL)?;
     let end = name.iter().position(|byte| *byte == 0).ok_or(Errno::NAMETOOLONG)?;
@@ -152,7 +153,7 @@ fn received_at(data: &[u8]) -> Option<Received> {
     Some(Received { uuid: Uuid(*data.first_chunk()?), transid: u64_at(data, 16)?, sent })
 }
 
-/// The argument as the ioctl leaves it, with the transaction and the time of the receipt.
+/// The argument as the ioctl returns it, with the transaction and the time of the receipt.
 pub(crate) fn answer_to_received(from: &Received, generation: Generation, time: Timespec) -> Vec<u8> {
     let mut answer = from.uuid.0.to_vec();
     answer.extend([from.transid, generation.0].into_iter().flat_map(u64::to_le_bytes));
@@ -164,8 +165,8 @@ pub(crate) fn answer_to_received(from: &Received, generation: Generation, time: 
     answer
 }
 
-/// Flags, of which only these are known: what is to be inherited from quota groups is behind a
-/// pointer, which FUSE does not follow.
+/// Reads the flags, of which only `known` are allowed. The flag to inherit quota groups is not,
+/// since its data is behind a pointer, which FUSE does not follow.
 fn flags_of(data: &[u8], known: u64) -> Result<u64, Errno> {
     let flags = u64_at(data, FLAGS_V2).ok_or(Errno::INVAL)?;
     if flags & !known == 0 { Ok(flags) } else { Err(Errno::OPNOTSUPP) }

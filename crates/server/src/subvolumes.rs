@@ -1,9 +1,10 @@
-//! Subvolumes: what the ioctls ask about them is checked as the kernel's driver checks it
-//! (invariant 27), done, and made known to the kernel.
+//! Serves the ioctls about subvolumes: checks each as the kernel's driver does (invariant 27),
+//! executes it, and invalidates the kernel's caches.
 //!
-//! Making one waits for a commit, and a snapshot before that for the dirty pages of its source.
-//! Names are invalidated before a request is answered, so that the caller finds what it made; that
-//! takes the directory's lock, so no request waits for it for long (`changed_names`).
+//! Making a subvolume waits for a commit; a snapshot first waits for the dirty pages of its source.
+//! Names are invalidated before a request is answered, so that the caller finds what it made. The
+//! kernel takes the directory's lock for that, so no request waits for it for long
+//! (`changed_names`).
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use crate::shared::{Shared, errno};
 use crate::subvolume_ioctls::{READ_ONLY, SubvolumeIoctl, answer_to_received};
 use crate::users_pool::User;
 
-/// A name that was made or has gone.
+/// A name that was made or removed.
 struct Changed {
     /// The node of its directory.
     dir: u64,
@@ -32,29 +33,30 @@ struct Changed {
     gone: Option<TreeId>,
 }
 
-/// Room for names and paths in the answers.
+/// The bytes for names and paths in the answers.
 const NAME_SIZE: usize = 256;
 const PATH_SIZE: usize = 4080;
 const USER_PATH_SIZE: usize = PATH_SIZE - NAME_SIZE;
-/// How often a subvolume that is deleted by its number may get another name meanwhile.
+/// How often to try again when a subvolume that is to be deleted by its number gets another name
+/// meanwhile.
 const MAX_RENAMES: u32 = 1000;
-/// Subvolumes that one answer has room for.
+/// How many subvolumes fit into one answer.
 const MAX_CHILDREN: usize = 255;
 
-/// What ioctl(2) returns, and what it leaves in the argument.
+/// The result of ioctl(2), and the bytes that it leaves in the argument.
 type Answer = (i32, Vec<u8>);
 
-/// Who asks, and where.
+/// The caller, and the inode of the ioctl.
 struct Asked {
     powers: Powers,
     pid: u32,
     node: u64,
-    /// What a new subvolume's root directory is to be, or why the caller can make none.
+    /// The attributes of a new subvolume's root directory, or why the caller can make none.
     new: Option<Result<NewInode, Errno>>,
 }
 
 impl Server {
-    /// Answers an ioctl about subvolumes, in a thread that may take its time.
+    /// Answers an ioctl about subvolumes, in a thread for long requests.
     pub(crate) fn answer_about_subvolumes(
         &self,
         admitted: &Admitted<'_>,
@@ -84,7 +86,8 @@ impl Server {
         }
         self.long.run(user, move || {
             let changed = shared.change_subvolumes(&asked, &what).map_err(|errno| match errno {
-                // In a subvolume that was deleted, or of one, as the kernel's driver has it.
+                // The directory or the source is in a subvolume that was deleted; the error is that
+                // of the kernel's driver.
                 Errno::STALE if what.makes_subvolume() => Errno::NOENT,
                 errno => errno,
             });
@@ -92,7 +95,8 @@ impl Server {
                 Ok(name) => (Ok((0, Vec::new())), name),
                 Err(errno) => (Err(errno), None),
             };
-            // Too many requests wait already: the kernel learns of the name a moment later.
+            // If too many requests wait already, the kernel's entry is invalidated a moment after
+            // the answer.
             let mut reply = Some(reply);
             if !may_wait && let Some(reply) = reply.take() {
                 answer(reply, result.clone());
@@ -113,7 +117,7 @@ impl Server {
         let (caller, powers) = (admitted.caller, admitted.powers());
         let new = if matches!(what, SubvolumeIoctl::Create { .. }) {
             let dir = self.inode(node)?;
-            // Requests that create nothing, as the kernel sees them, need not say whose they are.
+            // To the kernel an ioctl creates nothing, so the request may lack the caller's ids.
             let owner = if self.shared().ownership().fakeroot {
                 Ok(self.shared().ownership().maker(caller))
             } else {
@@ -129,7 +133,7 @@ impl Server {
 }
 
 impl SubvolumeIoctl {
-    /// Whether it makes or removes an entry.
+    /// Returns whether it makes or removes an entry.
     fn changes_names(&self) -> bool {
         matches!(
             self,
@@ -141,12 +145,12 @@ impl SubvolumeIoctl {
         )
     }
 
-    /// Whether it makes a subvolume.
+    /// Returns whether it makes a subvolume.
     fn makes_subvolume(&self) -> bool {
         matches!(self, Self::Create { .. } | Self::Snapshot { .. })
     }
 
-    /// Whether what programs have written has to be here first.
+    /// Returns whether the kernel has to write back dirty pages first.
     fn waits_for_pages(&self) -> bool {
         matches!(self, Self::Snapshot { .. } | Self::Reset { .. } | Self::SetFlags(READ_ONLY))
     }
@@ -199,7 +203,7 @@ impl Shared {
         }
     }
 
-    /// Makes a change; returns the name that was made or has gone.
+    /// Makes a change, and returns the name that was made or removed.
     fn change_subvolumes(&self, asked: &Asked, what: &SubvolumeIoctl) -> Result<Option<Changed>, Errno> {
         let id = self.inode(asked.node)?;
         let changed = |name: &Vec<u8>, gone| Ok(Some(Changed { dir: asked.node, name: name.clone(), gone }));
@@ -241,7 +245,7 @@ impl Shared {
         self.engine.subvolumes().subvolume_info(id).map_err(|error| errno(&error))
     }
 
-    /// As for mkdir(2).
+    /// Checks whether the caller may make an entry, as mkdir(2) does.
     fn check_new_entry(&self, asked: &Asked, dir: InodeId, name: &[u8]) -> Result<(), Errno> {
         self.check_is_directory(dir)?;
         if matches!(name, b"." | b"..") {
@@ -256,7 +260,7 @@ impl Shared {
             Err(error) => return Err(errno(&error)),
         }
         if !self.facts().unchecked {
-            // As by the kernel's driver, whether an owner is chosen or copied.
+            // The kernel's driver checks this whether the owner is the caller's or copied.
             asked.powers.ids()?;
         }
         self.check_access(&asked.powers, dir, WRITE | SEARCH)
@@ -267,17 +271,18 @@ impl Shared {
         if attributes.file_type == FileType::Directory { Ok(()) } else { Err(Errno::NOTDIR) }
     }
 
-    /// The subvolume whose root directory a process has open by this number, if the process may
-    /// make snapshots of it: `EXDEV` for what is on another volume or mounted by another server.
+    /// The subvolume whose root directory a process has open by this descriptor, if the process may
+    /// make snapshots of it. `EXDEV` if the directory is on another volume or mounted by another
+    /// server.
     fn source_of_snapshot(&self, asked: &Asked, descriptor: i64) -> Result<(TreeId, OwnedFd), Errno> {
         if descriptor < 0 {
             return Err(Errno::INVAL);
         }
         if asked.pid == 0 {
-            // In another pid namespace.
+            // The caller is in another pid namespace.
             return Err(Errno::PERM);
         }
-        // This refers to the open file itself, and sends it no request.
+        // This path leads to the open file itself, and opening it sends no request.
         let path = format!("/proc/{}/fd/{descriptor}", asked.pid);
         let opened = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
         let found = opened.and_then(|opened| {
@@ -301,8 +306,9 @@ impl Shared {
     }
 
     /// Deletes the subvolume with this number, by the name that it has now. `EBUSY` if the name
-    /// changes all the time. `EOPNOTSUPP` if the caller's mount shows other ids and `shown`, the
-    /// directory that it has open, is not the one with the name: the mount may not show that.
+    /// changes all the time. `EOPNOTSUPP` if the caller's mount is idmapped and `shown`, the
+    /// directory that the caller has open, is not the one with the name, since the mount may not
+    /// show that one.
     fn delete_by_number(&self, asked: &Asked, shown: InodeId, subvolume: TreeId) -> Result<Changed, Errno> {
         for _ in 0..MAX_RENAMES {
             let (dir, name) = self.subvolume_info(subvolume)?.entry.ok_or(Errno::NOENT)?;
@@ -317,9 +323,9 @@ impl Shared {
         Err(Errno::BUSY)
     }
 
-    /// Deletes a subvolume. Who may not do everything needs the mount's permission for that, and
-    /// must be able to change the subvolume's root directory. `EAGAIN` if `wanted` has this name no
-    /// more.
+    /// Deletes a subvolume. A caller that does not administer the volume needs the mount option for
+    /// that, and must be able to change the subvolume's root directory. `EAGAIN` if `wanted` does
+    /// not have this name any more.
     fn delete_subvolume(
         &self,
         asked: &Asked,
@@ -341,15 +347,15 @@ impl Shared {
             self.engine.references().forget(found, 1);
             checked?;
             match self.engine.subvolumes().delete_subvolume_if(dir, name, found.subvolume) {
-                // Another one has the name by now.
+                // Another subvolume has the name by now.
                 Err(error) if error.errno() == Errno::AGAIN => {}
                 done => return done.map(|_| found.subvolume).map_err(|error| errno(&error)),
             }
         }
     }
 
-    /// Puts a snapshot of `source` in place of a subvolume, which takes what deleting it takes; and
-    /// if it is the default one, what choosing that takes.
+    /// Puts a snapshot of `source` in place of a subvolume. The caller needs the rights to delete
+    /// it, and if it is the default subvolume, also the right to choose that.
     fn reset_subvolume(
         &self,
         asked: &Asked,
@@ -404,15 +410,15 @@ impl Shared {
         }
         self.engine.subvolumes().set_subvolume_read_only(id.subvolume, read_only).map_err(|error| errno(&error))?;
         if read_only {
-            // The kernel remembers of files that were written meanwhile that they have no
-            // capabilities, and so would not ask before the next write (see `opens`).
+            // The kernel remembers that files that were written meanwhile have no capabilities, and
+            // so would not ask before the next write (see `opens`).
             self.attributes_changed_in(id.subvolume);
         }
         Ok(())
     }
 
-    /// Notes what a subvolume was received from; the answer has the transaction and the time of
-    /// that, too.
+    /// Sets from what a subvolume was received. The answer also has the transaction and the time of
+    /// the receipt.
     fn set_received(&self, asked: &Asked, id: InodeId, from: &Received) -> Result<Vec<u8>, Errno> {
         if self.engine.is_read_only() {
             return Err(Errno::ROFS);
@@ -424,8 +430,8 @@ impl Shared {
         Ok(answer_to_received(from, generation, time))
     }
 
-    /// The subvolumes in one, with the directories of their entries. `EOVERFLOW` with an answer
-    /// says that there are more.
+    /// Lists the subvolumes in a subvolume, with the directories of their entries. `EOVERFLOW` with
+    /// an answer says that there are more.
     fn children(&self, parent: TreeId, least: TreeId) -> Result<Answer, Errno> {
         let key = |offset| Key::new(parent.0, ItemType::ROOT_REF, offset);
         let mut found = Vec::new();
@@ -447,8 +453,8 @@ impl Shared {
         Ok((if has_more { -Errno::OVERFLOW.raw_os_error() } else { 0 }, answer))
     }
 
-    /// The path of an inode from the root of its subvolume, with a slash after each name. Who may
-    /// not do everything gets that of a root directory only.
+    /// The path of an inode from the root of its subvolume, with a slash after each name. A caller
+    /// that does not administer the volume gets only that of a root directory; `EPERM` for others.
     fn path_of(&self, asked: &Asked, file: InodeId, tree: TreeId, ino: Ino) -> Result<Vec<u8>, Errno> {
         let tree = if tree.0 == 0 { file.subvolume } else { tree };
         if ino != Ino::ROOT_DIR && !asked.powers.administers() {
@@ -468,8 +474,8 @@ impl Shared {
         Ok(answer)
     }
 
-    /// The names of a directory and of those above it in the subvolume, up to `top`, each with the
-    /// directory that it is in. `ENOENT` if that is not above it.
+    /// The names of a directory and of those above it in the subvolume, up to `top`, each with its
+    /// parent directory. `ENOENT` if `top` is not above the directory.
     fn names_up_to(&self, tree: TreeId, from: Ino, top: Ino) -> Result<Vec<(Ino, Vec<u8>)>, Errno> {
         let mut names = Vec::new();
         let (mut at, mut length) = (from, 0);
@@ -490,7 +496,7 @@ impl Shared {
     /// directories above that one.
     fn path_of_subvolume(&self, asked: &Asked, file: InodeId, dir: Ino, id: TreeId) -> Result<Vec<u8>, Errno> {
         let names = self.names_up_to(file.subvolume, dir, file.ino).map_err(|error| match error {
-            // The ioctl's directory isn't above it.
+            // The ioctl's directory isn't above `dir`.
             Errno::NOENT => Errno::ACCESS,
             error => error,
         })?;
@@ -518,12 +524,12 @@ impl Shared {
     }
 }
 
-/// `EINVAL` for what is not the root directory of a subvolume.
+/// Returns `EINVAL` for any inode but the root directory of a subvolume.
 fn check_root(id: InodeId) -> Result<(), Errno> {
     if id.ino == Ino::ROOT_DIR { Ok(()) } else { Err(Errno::INVAL) }
 }
 
-/// `struct btrfs_ioctl_get_subvol_info_args`.
+/// Encodes `struct btrfs_ioctl_get_subvol_info_args`.
 fn described(info: &SubvolumeInfo) -> Vec<u8> {
     const SIZE: usize = 504;
     let (dir, name) = match &info.entry {

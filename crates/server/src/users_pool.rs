@@ -1,7 +1,7 @@
 //! Threads for work that users ask for, and that they can prolong or hold up (invariant 65).
 //!
-//! Of each user few jobs run at a time, and his others wait for these. So whatever he does, the
-//! work of others goes on. Root has threads that nobody else gets.
+//! Only a few jobs of each user run at a time, and his other jobs wait for these. So whatever he
+//! does, the work of other users goes on. Root has threads that nobody else gets.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -13,20 +13,21 @@ use ubtrfs_threads::{Mutex, Rank};
 use crate::pool::Pool;
 use crate::privileges;
 
-/// Jobs of all other users than root that run at a time.
+/// How many jobs of all users but root run at a time.
 const MAX: usize = 64;
-/// Those of root.
+/// How many jobs of root run at a time.
 const ROOTS: usize = 16;
-/// Jobs of one user that are not done: each holds a request, for which rings have so much room.
+/// How many unfinished jobs a user may have. Each holds a request, and rings have room for so many.
 const QUEUED: usize = MAX_LONG;
 
-/// Who asks.
+/// The user for whom a job counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum User {
     Root,
-    /// A user, or all of a range of subordinate ids, by the first of them: these are one user's.
+    /// A user, or a whole range of subordinate ids, given by its first id, since the range belongs
+    /// to one user.
     From(u32),
-    /// Who can't be found out: in another pid namespace.
+    /// An unknown user, in another pid namespace.
     Unknown,
 }
 
@@ -39,7 +40,7 @@ impl User {
 
     /// The user with an id.
     pub(crate) fn of_id(id: u32) -> Self {
-        /// Where useradd(8) begins with ranges of subordinate ids, and how many it gives.
+        /// The first subordinate id that useradd(8) assigns, and the size of the ranges.
         const SUBORDINATE: (u32, u32) = (100_000, 65_536);
         let (first, size) = SUBORDINATE;
         match id.checked_sub(first) {
@@ -52,7 +53,7 @@ impl User {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A pool that divides its threads among users. When it is dropped it finishes what is queued.
+/// A pool that divides its threads among users. When it is dropped, it finishes the queued jobs.
 pub(crate) struct UsersPool {
     threads: Pool,
     shares: Arc<Shares>,
@@ -60,16 +61,16 @@ pub(crate) struct UsersPool {
 
 struct Shares {
     state: Mutex<State>,
-    /// Jobs of one user that run at a time.
+    /// How many jobs of one user run at a time.
     each: usize,
 }
 
 #[derive(Default)]
 struct State {
     users: HashMap<User, Jobs>,
-    /// Jobs of other users than root that run.
+    /// How many jobs of users other than root are running.
     running: usize,
-    /// Users with a job that could run but for [`MAX`], in the order of their turns.
+    /// The users with a job that only [`MAX`] keeps from running, in the order of their turns.
     turns: VecDeque<User>,
 }
 
@@ -88,7 +89,7 @@ impl UsersPool {
         }
     }
 
-    /// Runs `job` in one of the threads, after those of this user that came before it.
+    /// Runs `job` in one of the threads, after the earlier jobs of this user.
     pub(crate) fn run(&self, user: User, job: impl FnOnce() + Send + 'static) {
         let next = {
             let mut state = self.shares.state.lock();
@@ -102,7 +103,8 @@ impl UsersPool {
         }
     }
 
-    /// `EAGAIN` if so many jobs of a user are not done that he may not ask for another. Root may.
+    /// Returns `EAGAIN` if a user has so many unfinished jobs that he may not add another. Root
+    /// always may.
     pub(crate) fn check(&self, user: User) -> Result<(), Errno> {
         if user == User::Root || self.jobs_of(user) < QUEUED { Ok(()) } else { Err(Errno::AGAIN) }
     }
@@ -111,14 +113,14 @@ impl UsersPool {
         self.shares.state.lock().users.get(&user).map_or(0, |jobs| jobs.running + jobs.waiting.len())
     }
 
-    /// Whether there are jobs that are not done.
+    /// Returns whether there are jobs that are not done.
     pub(crate) fn is_busy(&self) -> bool {
         !self.shares.state.lock().users.is_empty()
     }
 }
 
 impl State {
-    /// Begins with the next job that may run.
+    /// Takes the next job that may run.
     fn next(&mut self, each: usize) -> Option<(User, Job)> {
         for _ in 0..self.turns.len() {
             let user = self.turns.pop_front()?;
@@ -126,7 +128,7 @@ impl State {
             let is_root = user == User::Root;
             let share = if is_root { ROOTS } else { each };
             if jobs.running >= share {
-                // As one of his jobs ends it is his turn again.
+                // The user gets a turn again when one of his jobs ends.
                 continue;
             }
             if !is_root && self.running >= MAX {
@@ -142,7 +144,7 @@ impl State {
         None
     }
 
-    /// A job of a user has ended.
+    /// Notes that a job of a user has ended.
     fn end(&mut self, user: User) {
         self.running -= usize::from(user != User::Root);
         let Some(jobs) = self.users.get_mut(&user) else { return };
@@ -155,7 +157,7 @@ impl State {
     }
 }
 
-/// Ends a job that panics, too.
+/// Notes the end of a job when this is dropped, also if the job panics.
 struct Running<'a> {
     shares: &'a Shares,
     user: User,
@@ -193,7 +195,7 @@ mod tests {
     const TIMEOUT: Duration = Duration::from_secs(20);
     const EACH: usize = 3;
 
-    /// Jobs of a user that hang until the result is dropped.
+    /// Adds jobs of a user that hang until the result is dropped.
     fn hang(pool: &UsersPool, user: User, count: usize) -> Vec<Sender<()>> {
         let hanging = || {
             let (sender, receiver) = channel::<()>();

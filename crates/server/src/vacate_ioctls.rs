@@ -1,5 +1,5 @@
-//! The ioctls by which devices leave a volume or get another size: btrfs's own, with their numbers
-//! and arguments.
+//! The ioctls that remove devices from a volume or resize them: btrfs's own, with their numbers and
+//! arguments.
 
 use ubtrfs::{Filesystem, VacateProgress};
 use ubtrfs_format::DeviceId;
@@ -10,24 +10,25 @@ use crate::btrfs_ioctls::{put_text, text, u64_at};
 use crate::devices::Devices;
 use crate::long_ioctls::{Kind, within_limit};
 
-/// Bytes of their arguments.
+/// Bytes of the arguments of these ioctls.
 pub const ARGUMENT_SIZE: usize = size_of(RESIZE);
-/// In place of a device to remove: the first one that is missing.
+/// The name that, in place of a device to remove, means the first one that is missing.
 pub const MISSING: &str = "missing";
-/// In place of a device to remove, or of a size: ends what is under way.
+/// The text that, in place of a device to remove or of a size, cancels the operation that is under
+/// way.
 pub const CANCEL: &str = "cancel";
 
-/// Ours, where the kernel has a descriptor that these commands don't use: the most bytes in a
-/// second; 0 is no limit.
+/// The offset of our own limit, where the kernel has a descriptor that these commands don't use:
+/// the most bytes per second; 0 is no limit.
 const LIMIT: usize = 0;
 /// The offset of the name in the first version of the argument, and in the second one.
 const NAME: usize = 8;
 const NAME_V2: usize = 56;
 const FLAGS: usize = 16;
-/// The flag of a device that is given by its number, which has the place of the name.
+/// The flag that says that the place of the name has the number of the device.
 const BY_ID: u64 = 1 << 3;
 
-/// Which device.
+/// The device to remove.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Which {
     /// Its number.
@@ -45,7 +46,7 @@ pub enum Size {
     More(u64),
     /// So many bytes fewer.
     Fewer(u64),
-    /// As many as there are.
+    /// All bytes of the device.
     Most,
 }
 
@@ -87,7 +88,8 @@ fn name_at(data: &[u8], at: usize) -> Result<String, Errno> {
     data.get(at..).ok_or(Errno::INVAL).and_then(text)
 }
 
-/// Reads a size: a number of bytes with a suffix from K to E, `+` or `-` such a number, or `max`.
+/// Parses a size: a number of bytes with a suffix from K to E, `+` or `-` and such a number, or
+/// `max`.
 pub fn parse_size(text: &str) -> Option<Size> {
     if text == "max" {
         return Some(Size::Most);
@@ -114,7 +116,8 @@ pub fn parse_size(text: &str) -> Option<Size> {
 }
 
 impl Size {
-    /// The bytes of a device that has `before` in the volume, and `there` in all.
+    /// The new size in bytes of a device that has `before` bytes in the volume, and `there` bytes
+    /// in all.
     pub fn of(self, before: u64, there: u64) -> Option<u64> {
         match self {
             Self::Bytes(bytes) => Some(bytes),
@@ -131,7 +134,7 @@ impl VacateIoctl {
         Self::parse_removal(data, false)
     }
 
-    /// Reads that of `REMOVE_DEVICE_V2`.
+    /// Reads the argument of `REMOVE_DEVICE_V2`.
     pub(crate) fn remove_v2(data: &[u8]) -> Result<Self, Errno> {
         Self::parse_removal(data, true)
     }
@@ -149,7 +152,7 @@ impl VacateIoctl {
         Ok(Self::Remove { which, bytes_per_second: u64_at(data, LIMIT).ok_or(Errno::INVAL)? })
     }
 
-    /// Reads that of [`RESIZE`].
+    /// Reads the argument of [`RESIZE`].
     pub(crate) fn resize(data: &[u8]) -> Result<Self, Errno> {
         let text = name_at(data, NAME)?;
         if text == CANCEL {
@@ -166,7 +169,7 @@ impl VacateIoctl {
         })
     }
 
-    /// What the command is, as far as others can cancel it.
+    /// The kind of the command, by which others can cancel it.
     pub(crate) fn kind(&self) -> Kind {
         match self {
             Self::Remove { .. } | Self::CancelRemoval => Kind::Remove,
@@ -174,12 +177,12 @@ impl VacateIoctl {
         }
     }
 
-    /// Whether it cancels another one.
+    /// Returns whether it cancels another one.
     pub(crate) fn cancels(&self) -> bool {
         matches!(self, Self::CancelRemoval | Self::CancelResizing)
     }
 
-    /// Does what is no cancellation; that may take as long as a device is large.
+    /// Executes a command that is no cancellation. For a large device that may take long.
     pub(crate) fn answer(
         self,
         engine: &Filesystem,

@@ -1,22 +1,22 @@
-//! Which requests a ring's thread may serve.
+//! Decides which requests a ring's thread may serve.
 //!
-//! It must not block, for every request of its processor would wait with it. What usually takes
-//! memory only is tried there, in a thread whose engine fails with `EAGAIN` rather than wait for a
-//! device, a commit or the inactivator; the request then comes again in a thread that may block.
-//! What is known to block, or to take long, is not tried.
+//! A ring's thread must not block, since every request of its processor would wait with it. It
+//! tries requests that usually need only memory, and in this thread the engine fails with `EAGAIN`
+//! rather than wait for a device, a commit or the inactivator; a thread that may block then serves
+//! the request again. Requests that are known to block, or to take long, are not tried.
 
 use ubtrfs_fuse::{Operation, Request};
 
 use crate::control;
 use crate::server::Server;
 
-/// Longer writes take the copying elsewhere.
+/// Longer writes are not tried, in bytes: another thread copies their data.
 const MAX_WRITE: usize = 256 << 10;
-/// Longer reads too.
+/// Longer reads are not tried either, in bytes.
 const MAX_READ: u32 = 1 << 20;
 
 impl Server {
-    /// Whether it is worth trying to serve a request in non-blocking mode.
+    /// Returns whether it is worth trying to serve a request in non-blocking mode.
     pub(crate) fn is_quick(&self, request: &Request<'_>) -> bool {
         let node = request.nodeid;
         match &request.op {
@@ -47,7 +47,8 @@ impl Server {
             | Operation::SetXattr(_)
             | Operation::RemoveXattr { .. } => !self.is_busy(node, true),
             Operation::Link { node: old, .. } => !self.is_busy(*old, true) && !self.is_busy(node, true),
-            // Truncating a file to more than nothing has to examine everything beyond.
+            // Truncating a file to a size other than zero has to examine everything beyond that
+            // size.
             Operation::SetAttr(change) => matches!(change.size, None | Some(0)) && !self.is_busy(node, true),
             Operation::Fsync { .. } | Operation::FsyncDir { .. } => {
                 let shared = self.shared();

@@ -8,8 +8,8 @@ use ubtrfs_fuse::{Errno, XattrFlags};
 use crate::control;
 use crate::shared::{Shared, errno};
 
-/// Whether the attribute is kept as it is; a namespace alone is no name. The kernel checks who may
-/// use it.
+/// Returns whether the attribute is stored as it is. `EINVAL` for a namespace without a name. The
+/// kernel checks who may use it.
 fn is_plain(name: &[u8]) -> Result<bool, Errno> {
     match in_plain_namespace(name) {
         Some(b"") => Err(Errno::INVAL),
@@ -17,7 +17,7 @@ fn is_plain(name: &[u8]) -> Result<bool, Errno> {
     }
 }
 
-/// `EOPNOTSUPP` for the placeholder of a subvolume, which can have none.
+/// Returns `EOPNOTSUPP` for the placeholder of a subvolume, which can have no attributes.
 fn check_takes_xattrs(id: InodeId) -> Result<(), Errno> {
     if id.is_placeholder() { Err(Errno::OPNOTSUPP) } else { Ok(()) }
 }
@@ -38,7 +38,7 @@ impl Shared {
         self.xattr(id, name)?.ok_or(Errno::NODATA)
     }
 
-    /// Names, each with a NUL at its end.
+    /// The names of the attributes, each with a NUL at its end.
     pub(crate) fn list_xattrs(&self, id: InodeId) -> Result<Vec<u8>, Errno> {
         let names = self.engine.inodes().list_xattrs(id).map_err(|error| errno(&error))?;
         let mut list = Vec::new();
@@ -52,7 +52,7 @@ impl Shared {
     pub(crate) fn set_xattr(&self, id: InodeId, what: &SetXattr<'_>) -> Result<(), Errno> {
         check_takes_xattrs(id)?;
         let mode = if what.flags.contains(XattrFlags::CREATE | XattrFlags::REPLACE) {
-            // It may neither be there nor not be there: one of the two modes fails.
+            // With both flags no attribute can be set, so this chooses the mode that fails.
             if self.xattr(id, what.name)?.is_some() { XattrMode::Create } else { XattrMode::Replace }
         } else if what.flags.contains(XattrFlags::CREATE) {
             XattrMode::Create
@@ -71,7 +71,7 @@ impl Shared {
     pub(crate) fn remove_xattr(&self, id: InodeId, name: &[u8]) -> Result<(), Errno> {
         check_takes_xattrs(id)?;
         match self.engine.inodes().drop_xattr(id, name).map_err(|error| errno(&error)) {
-            // Before a write the kernel removes them if there are any, as it was answered.
+            // Before a write the kernel removes the capabilities that it was told the file has.
             Err(Errno::NODATA) if name == CAPABILITY && self.engine.files().has_verity(id) => Err(Errno::PERM),
             removed => removed,
         }
@@ -94,11 +94,12 @@ mod tests {
     const COMPRESSION_FLAGS: u64 = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
 
     fn mount(bytes: &[u8]) -> Shared {
-        // So little memory that an operation soon has to wait for a commit.
+        // There is so little memory that an operation soon has to wait for a commit.
         Shared::new(fixtures::engine(bytes, 32 << 10), MountFacts::default())
     }
 
-    /// Invariant 23: what would have to block has done nothing, so that its repetition succeeds.
+    /// Invariant 23: an operation that would have to block has changed nothing, so that its
+    /// repetition succeeds.
     #[test]
     fn a_property_that_has_to_wait_is_set_when_it_is_asked_for_again() {
         let bytes = fixtures::volume();

@@ -1,4 +1,4 @@
-//! The content of one inode: its extents in order.
+//! Checks the content of an inode: its extents in order.
 
 use ubtrfs_format::items::{Compression, FileExtent, FileExtentKind, InodeFlags, InodeItem};
 use ubtrfs_format::posix::{S_IFLNK, S_IFMT, S_IFREG};
@@ -7,15 +7,16 @@ use crate::fault::{FaultKind, Location};
 use crate::ranges::RangeSet;
 use crate::report::Faults;
 
-/// What the judgement of files needs to know of the volume.
+/// The properties of the volume that checks of files need.
 #[derive(Clone, Copy)]
 pub(crate) struct Rules<'a> {
     pub(crate) sector_size: u64,
-    /// Holes need no item.
+    /// Whether holes need no item.
     pub(crate) no_holes: bool,
-    /// Which addresses have checksums; `None` where the checksum tree could not all be read.
+    /// The addresses that have csums; `None` if not all of the csum tree could be read.
     pub(crate) covered: Option<&'a RangeSet>,
-    /// Data extents that are shared: what one file has of them as data another may have reserved.
+    /// Data extents that are shared. What one file has of them as data, another may have as
+    /// preallocated space.
     pub(crate) shared: &'a RangeSet,
 }
 
@@ -27,19 +28,19 @@ pub(super) fn file_type(item: &InodeItem) -> u32 {
 /// The extents of an inode so far.
 #[derive(Debug, Default)]
 pub(super) struct Content {
-    /// Where the next extent is expected.
+    /// The offset at which the next extent is expected.
     next: u64,
     nbytes: u64,
     extents: u64,
     first_gap: Option<u64>,
-    /// Length of the content of an inline extent.
+    /// The length of the content of an inline extent.
     inline: Option<u64>,
-    /// Whether that ends with a byte that is zero.
+    /// Whether that content ends with a zero byte.
     ends_with_zero: bool,
 }
 
 impl Content {
-    /// Takes the extent at `offset` in.
+    /// Adds the extent at `offset`.
     pub(super) fn extent(
         &mut self,
         offset: u64,
@@ -96,14 +97,13 @@ impl Content {
         self.next = self.next.max(end.unwrap_or(u64::MAX));
     }
 
-    /// The end of the inode's items.
+    /// Checks the content as a whole at the end of the inode's items.
     pub(super) fn finish(self, item: &InodeItem, rules: &Rules<'_>, place: &Location, faults: &mut Faults) {
         if file_type(item) == S_IFLNK && item.nlink != 0 {
             let mut broken = |rule| faults.add(FaultKind::SymlinkRule { rule }, place.clone());
             match self.inline {
                 Some(length) if self.extents == 1 => {
-                    // btrfs-convert writes targets with the zero that ends them, which does not
-                    // count.
+                    // btrfs-convert writes targets with a terminating zero, which does not count.
                     let target = length.saturating_sub(u64::from(self.ends_with_zero));
                     if target != item.size {
                         broken("its size is not the length of its target");
@@ -127,7 +127,8 @@ impl Content {
     }
 }
 
-/// Written data has checksums, unless the file has none; preallocated space has none.
+/// Checks that written data has csums, unless the file has none, and that preallocated space has
+/// none.
 fn judge_checksums(
     extent: &FileExtent<'_>,
     inode: Option<&InodeItem>,

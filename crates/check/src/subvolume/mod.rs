@@ -1,4 +1,4 @@
-//! The files and directories of one subvolume.
+//! Checks the files and directories of a subvolume.
 
 mod file;
 mod names;
@@ -22,32 +22,32 @@ use names::{Names, entries_of, names_of};
 struct Inode {
     ino: u64,
     item: Option<InodeItem>,
-    /// Some of its items could not be read: it can't be judged as a whole.
+    /// Whether some of its items could not be read, so that it can't be checked as a whole.
     partial: bool,
-    /// Names that it says it has.
+    /// The number of names in its reference items.
     names: u64,
-    /// Directory items that wait for their index: the fingerprint and the hash in the key.
+    /// Directory items whose index has not come yet: the fingerprint and the hash in the key.
     waiting: HashMap<u64, u64>,
-    /// Bytes of names in directory items and indexes.
+    /// The number of bytes of names in directory items and indexes.
     entry_bytes: u64,
     has_entries: bool,
     content: Content,
 }
 
-/// Checks a subvolume as its items come by in order.
+/// Checks a subvolume while its items are visited in order.
 pub(crate) struct SubvolumeCheck<'a> {
     tree: TreeId,
     rules: Rules<'a>,
     names: Names,
-    /// The directory of each directory.
+    /// The parent of each directory.
     parents: HashMap<u64, u64>,
     /// Inodes with a link count of 0.
     unlinked: Vec<u64>,
     orphans: HashSet<u64>,
-    /// Directory items without index: key and fingerprint.
+    /// Directory items without an index: key and fingerprint.
     unpaired: Vec<(Key, u64)>,
     current: Option<Inode>,
-    /// What came before could not be read.
+    /// Whether the items just before could not be read.
     after_gap: bool,
     complete: bool,
     links: Vec<Link>,
@@ -55,9 +55,9 @@ pub(crate) struct SubvolumeCheck<'a> {
     entries: u64,
 }
 
-/// What is left of the check of a subvolume.
+/// The results of the check of a subvolume.
 pub(crate) struct Finished {
-    /// All of it could be read.
+    /// Whether all of it could be read.
     pub(crate) complete: bool,
     /// Entries that point to other subvolumes.
     pub(crate) links: Vec<Link>,
@@ -84,7 +84,7 @@ impl<'a> SubvolumeCheck<'a> {
         }
     }
 
-    /// Ends the check with what needs the whole subvolume.
+    /// Ends the check with the comparisons that need the whole subvolume.
     pub(crate) fn finish(mut self, walker: &Walker<'_>, root: &TreeRoot, faults: &mut Faults) -> Finished {
         self.close(faults);
         for (key, print) in std::mem::take(&mut self.unpaired) {

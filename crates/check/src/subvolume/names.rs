@@ -1,9 +1,9 @@
-//! Names: every directory index must be known to the inode that it points to, and the other way
-//! round.
+//! Checks that every directory index has a matching reference in the inode that it points to, and
+//! vice versa.
 //!
-//! Both sides are reduced to fingerprints, which cancel each other out: a subvolume of a million
-//! files needs a few bytes for each name whose other half has not been found yet. The remaining
-//! ones are looked up in a second walk and reported.
+//! Both sides are reduced to fingerprints, which cancel each other out, so that only names whose
+//! other half has not been found yet take a few bytes of memory each. The names of the remaining
+//! fingerprints are looked up in a second walk and reported.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -26,7 +26,7 @@ pub(super) struct Joint<'a> {
     pub(super) name: &'a [u8],
 }
 
-/// Names that were found on one side only.
+/// The fingerprints of names that were found on one side only.
 #[derive(Default)]
 pub(super) struct Names {
     hasher: RandomState,
@@ -35,7 +35,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// A name as a directory has it.
+    /// Adds a name by a directory's index.
     pub(super) fn entry(&mut self, name: &Joint<'_>) {
         let print = self.hasher.hash_one(name);
         if !self.refs.remove(&print) {
@@ -43,7 +43,7 @@ impl Names {
         }
     }
 
-    /// A name as the inode has it.
+    /// Adds a name by the inode's reference.
     pub(super) fn reference(&mut self, name: &Joint<'_>) {
         let print = self.hasher.hash_one(name);
         if !self.entries.remove(&print) {
@@ -51,12 +51,12 @@ impl Names {
         }
     }
 
-    /// The fingerprint of anything, by the same random key.
+    /// The fingerprint of any value, by the same random key.
     pub(super) fn print(&self, what: impl std::hash::Hash) -> u64 {
         self.hasher.hash_one(what)
     }
 
-    /// Reports what is wrong with the names that found no other half.
+    /// Reports the faults of the names whose other half was not found.
     pub(super) fn explain(self, walker: &Walker<'_>, root: &TreeRoot, faults: &mut Faults) {
         if self.entries.is_empty() && self.refs.is_empty() {
             return;
@@ -114,7 +114,7 @@ impl Owned {
         }
     }
 
-    /// What is wrong with this entry of a directory, and the inode that it is reported for.
+    /// The fault of this directory entry, and the inode for which it is reported.
     fn judge(self, partner: Option<Self>, walker: &Walker<'_>, root: &TreeRoot) -> (FaultKind, u64) {
         let (parent, name) = (self.parent, shown(&self.name));
         match partner {
@@ -126,7 +126,7 @@ impl Owned {
                 let (found, expected) = (partner.index, self.index);
                 (FaultKind::IndexMismatch { name, parent, found, expected }, self.child)
             }
-            // The inode's names are there, but not its item, so its type is unknown.
+            // The inode has reference items but no inode item, so its type is unknown.
             Some(partner) if partner.file_type == FileType::Unknown.raw() => {
                 (FaultKind::EntryWithoutInode { name, inode: self.child }, parent)
             }
@@ -228,7 +228,7 @@ pub(crate) fn path_of(walker: &Walker<'_>, root: &TreeRoot, ino: Ino) -> Option<
     Some(format!("/{}", steps.join("/")))
 }
 
-/// Directories that are their own ancestors.
+/// Reports directories that are their own ancestors.
 pub(super) fn judge_loops(tree: TreeId, parents: &std::collections::HashMap<u64, u64>, faults: &mut Faults) {
     let mut settled: HashSet<u64> = HashSet::new();
     let mut directories: Vec<u64> = parents.keys().copied().collect();
@@ -250,7 +250,7 @@ pub(super) fn judge_loops(tree: TreeId, parents: &std::collections::HashMap<u64,
     }
 }
 
-/// Whether an inode of this mode is a directory.
+/// Returns whether an inode of this mode is a directory.
 pub(super) fn is_directory(mode: u32) -> bool {
     FileType::from_mode(mode) == FileType::Directory && mode & S_IFDIR != 0
 }

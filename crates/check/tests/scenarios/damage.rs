@@ -1,6 +1,6 @@
-//! A test of the checker: every damage is found, by its right name, and no other fault is made up.
-//! By it those would be found that break what all tests have `check` look at: free space and what
-//! is said to be used (invariant 9, invariant 10), references (invariant 20).
+//! Tests the checker: every damage is found with its right kind, and no other fault is reported.
+//! This shows that `check` would find violations of the invariants for which all tests use it: free
+//! space and used space (invariant 9, invariant 10) and references (invariant 20).
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -14,7 +14,7 @@ use ubtrfs_format::items::{
 };
 use ubtrfs_format::{DirIndex, Generation, Ino, ItemType, Key, Logical, Physical, TreeId};
 
-/// What `btrfs check` says of the same damage.
+/// The verdict of `btrfs check` about the same damage.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Progs {
     Objects,
@@ -44,7 +44,7 @@ fn is(objectid: u64, item_type: ItemType) -> impl Fn(&Key, &[u8]) -> bool {
     move |key, _| key.objectid == objectid && key.item_type == item_type
 }
 
-/// Inode number of the first regular file with an extent on disk.
+/// The inode number of the first regular file with an extent on disk.
 fn file_with_extent(image: &Image) -> u64 {
     let items = image.items(TreeId::FS);
     let on_disk = |data: &[u8]| {
@@ -77,7 +77,7 @@ fn change_extent_item(image: &Image, wanted: impl Fn(&ExtentItem) -> bool, chang
     );
 }
 
-/// A leaf whose data is referred to by its address, and that several trees use.
+/// A leaf that several trees use, and by whose address its data has backrefs.
 fn shared_leaf(image: &Image) -> Logical {
     let items = image.items(TreeId::EXTENT);
     let leaf = items.iter().find(|(key, data)| {
@@ -882,7 +882,7 @@ const CASES: &[Case] = &[
 #[test]
 fn every_damage_is_found_and_nothing_else() {
     let only = std::env::var("CASE").unwrap_or_default();
-    // The verdicts above are those of this version; others check more or less.
+    // The verdicts above are those of this version. Others check more or less.
     let version = Command::new("btrfs").arg("--version").output();
     let progs = version.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("v6.2"));
     let mut wrong = Vec::new();

@@ -1,5 +1,5 @@
-//! A subvolume whose deletion was interrupted: its dropped part must not be reported as missing,
-//! the rest must be counted.
+//! Tests a subvolume whose deletion was interrupted: its dropped part must not be reported as
+//! missing, and the rest must be counted.
 //!
 //! The image was copied right after the kernel had unlinked a subvolume of eight leaves and before
 //! it had dropped any of them. The test drops some as the kernel does: their extents are freed, the

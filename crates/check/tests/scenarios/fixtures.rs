@@ -1,4 +1,4 @@
-//! Volumes that the kernel made are clean.
+//! Tests that volumes that the kernel made are clean.
 
 use ubtrfs_check::FaultKind;
 

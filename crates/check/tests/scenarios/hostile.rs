@@ -1,4 +1,4 @@
-//! Any content gives a report or an error, in bounded time, never a panic.
+//! Tests that any content gives a report or an error in bounded time, and never a panic.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use ubtrfs_damage::Image;
 use ubtrfs_format::{Logical, Node, TreeId};
 use ubtrfs_random::Rng;
 
-/// Damages for each fixture.
+/// The number of damages for each fixture.
 const ROUNDS: u64 = 150;
 
 /// All blocks of the trees that hold the volume together.
@@ -36,8 +36,8 @@ fn random_damage_with_right_checksums_never_panics() {
             let at = blocks[numbers.below(blocks.len() as u64) as usize];
             let whole = image.read_block(at);
             let mut block = whole.clone();
-            // Headers and item headers are at the start, item data at the end: both get their
-            // share.
+            // Both the start, with header and item headers, and the end, with item data, are
+            // damaged.
             for _ in 0..=numbers.below(4) {
                 let (start, end) = match (numbers.below(3), Node::view(&whole)) {
                     (0, _) => (48, 200),
@@ -56,7 +56,7 @@ fn random_damage_with_right_checksums_never_panics() {
             objected += u64::from(result.map_or(true, |report| !report.is_clean()));
             image.write_block(at, whole);
         }
-        // Some changes hit bytes that mean nothing to a checker: times, owners, names of xattrs.
+        // Some changes hit bytes that a checker can't judge: times, owners, names of xattrs.
         assert!(objected > ROUNDS / 2, "{name}: only {objected} of {ROUNDS} damages were noticed");
         let report = check(&open(&images), &Options::default()).unwrap();
         assert!(report.is_clean(), "{name} is not as it was");

@@ -1,4 +1,4 @@
-//! What the check must find in volumes that are damaged, and must not find in sound ones.
+//! Tests of what the check must find in damaged volumes, and must not find in sound ones.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 

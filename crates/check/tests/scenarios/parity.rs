@@ -1,4 +1,4 @@
-//! Parity that does not match the data of its row is found, where the data is right.
+//! Tests that parity that does not match the data of its row is found if the data is right.
 
 use std::fs::OpenOptions as StdOptions;
 use std::os::unix::fs::FileExt;
@@ -19,7 +19,7 @@ struct Rows {
 }
 
 impl Rows {
-    /// Those of the last chunk with data, which has some in its first rows.
+    /// The rows of the last chunk with data, which has data in its first rows.
     fn of(images: Vec<PathBuf>) -> Self {
         let volume = Volume::open(open(&images), OpenOptions { read_only: true }).unwrap();
         let is_data = |flags: BlockGroupFlags| flags.contains(BlockGroupFlags::DATA);
@@ -27,13 +27,13 @@ impl Rows {
         Self { images, chunk }
     }
 
-    /// Where the stripe with this role in a row begins.
+    /// The start of the stripe with this role in a row.
     fn place(&self, row: u64, role: usize) -> Place {
         let stripe = &self.chunk.stripes[(row as usize + role) % self.chunk.stripes.len()];
         (stripe.devid.0, stripe.offset.0 + row * STRIPE_LEN)
     }
 
-    /// What is found while a sector has something else at each of these places.
+    /// Checks the volume while a sector at each of these places has other content.
     fn with_damage(&self, places: &[Place]) -> Report {
         let device =
             |number: u64| StdOptions::new().read(true).write(true).open(&self.images[number as usize - 1]).unwrap();
@@ -69,7 +69,7 @@ fn wrong_parity_is_reported_where_the_data_is_right() {
         assert!(sound.is_clean() && sound.not_compared.is_empty(), "{name}: {}", shown(&sound));
         let stripes = rows.chunk.stripes.len();
         let data = stripes - parities;
-        // Of rows without data in the first sector nothing is said.
+        // Rows without data in the first sector are not reported.
         let all: Vec<Place> = (0..100).map(|row| rows.place(row, data)).collect();
         let found = bad_parity(&rows.with_damage(&all));
         assert!(!found.is_empty() && found.iter().all(|place| all.contains(place)), "{name}: {found:?}");
@@ -79,7 +79,7 @@ fn wrong_parity_is_reported_where_the_data_is_right() {
             assert_eq!(bad_parity(&report), [rows.place(row, role)], "{name} {role}: {}", shown(&report));
             assert_eq!(report.fault_count, 1, "{name} {role}: {}", shown(&report));
         }
-        // What is wrong with the data is no fault of the parity.
+        // Wrong data is not reported as a fault of the parity.
         let reports = (0..data).map(|role| rows.with_damage(&[rows.place(row, role)]));
         let is_data =
             |report: &Report| report.faults.iter().any(|fault| matches!(fault.kind, FaultKind::BadData { .. }));

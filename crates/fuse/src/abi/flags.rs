@@ -9,10 +9,10 @@ bitflags! {
     pub struct Capabilities: u64 {
         /// Several reads of one file at a time, and read-ahead.
         const ASYNC_READ = 1;
-        /// Locks of POSIX files are the filesystem's.
+        /// The filesystem implements POSIX locks.
         const POSIX_LOCKS = 1 << 1;
-        /// OPEN handles `O_TRUNC`. Never together with opens that are answered ENOSYS: those lose
-        /// the truncation.
+        /// OPEN handles `O_TRUNC`. Must not be combined with opens that are answered ENOSYS, since
+        /// these lose the truncation.
         const ATOMIC_O_TRUNC = 1 << 3;
         /// The filesystem looks up "." and ".." (for NFS export).
         const EXPORT_SUPPORT = 1 << 4;
@@ -20,7 +20,7 @@ bitflags! {
         const BIG_WRITES = 1 << 5;
         /// The filesystem applies the umask (or the default ACL), not the kernel.
         const DONT_MASK = 1 << 6;
-        /// BSD locks are the filesystem's.
+        /// The filesystem implements BSD locks (flock(2)).
         const FLOCK_LOCKS = 1 << 10;
         /// ioctl on directories.
         const HAS_IOCTL_DIR = 1 << 11;
@@ -100,10 +100,11 @@ bitflags! {
         const PARALLEL_DIRECT_WRITES = 1 << 6;
     }
 
-    /// What a WRITE says besides its data (`FUSE_WRITE_*`).
+    /// What a WRITE carries besides its data (`FUSE_WRITE_*`).
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
     pub struct WriteFlags: u32 {
-        /// Written back from the page cache: the filesystem sets mtime, and the handle is a guess.
+        /// The data comes from writeback of the page cache: the filesystem sets mtime, and the
+        /// handle is a guess.
         const CACHE = 1;
         /// The lock owner is valid.
         const LOCKOWNER = 1 << 1;
@@ -111,7 +112,7 @@ bitflags! {
         const KILL_SUIDGID = 1 << 2;
     }
 
-    /// What an IOCTL says besides its command (`FUSE_IOCTL_*`).
+    /// What an IOCTL carries besides its command (`FUSE_IOCTL_*`).
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
     pub struct IoctlFlags: u32 {
         /// From a 32-bit program on a 64-bit kernel.
@@ -126,7 +127,7 @@ bitflags! {
         const COMPAT_X32 = 1 << 5;
     }
 
-    /// Which fields of a SETATTR count (`FATTR_*`).
+    /// Which fields of a SETATTR are valid (`FATTR_*`).
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
     pub struct SetAttrValid: u32 {
         /// The mode.

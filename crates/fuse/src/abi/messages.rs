@@ -14,7 +14,7 @@ macro_rules! messages {
 }
 
 messages! {
-    /// Before every request.
+    /// The header of every request.
     InHeader {
         len: u32, "Length of the whole message.";
         opcode: u32, "Which request.";
@@ -26,7 +26,7 @@ messages! {
         extension_words: u16, "Length of the extensions at the end, in 8-byte words.";
         padding: u16, "Zero.";
     }
-    /// Before every reply, and before a notification.
+    /// The header of every reply and every notification.
     OutHeader {
         len: u32, "Length of the whole message.";
         error: i32, "Zero or a negative errno; a notification's code.";
@@ -51,7 +51,7 @@ messages! {
         blksize: u32, "Preferred unit of I/O.";
         flags: u32, "Submount, DAX.";
     }
-    /// A name's inode.
+    /// The inode that a name leads to.
     EntryOut {
         nodeid: u64, "Node; zero: no such name.";
         generation: u64, "Distinguishes reuses of the node.";
@@ -297,7 +297,7 @@ messages! {
         mode: u32, "`FALLOC_FL_*`";
         padding: u32, "Zero.";
     }
-    /// Before each name of a listing.
+    /// The header of each name in a listing.
     Dirent {
         ino: u64, "Inode.";
         off: u64, "Where the listing continues after it.";
@@ -375,7 +375,7 @@ messages! {
         dev_minor: u32, "Set by the kernel.";
         spare2: [u64; 14], "Zero.";
     }
-    /// Before each extension.
+    /// The header of each extension.
     ExtHeader {
         size: u32, "Length with this header.";
         kind: u32, "Which extension.";
@@ -386,7 +386,7 @@ messages! {
         off: i64, "From where; negative: only attributes.";
         len: i64, "How much; zero or less: to the end.";
     }
-    /// Notification: what is cached of a file is wanted.
+    /// Notification: asks the kernel for what it has cached of a file.
     RetrieveOut {
         notify_unique: u64, "Number that the answer shall have.";
         nodeid: u64, "Node.";
@@ -394,13 +394,13 @@ messages! {
         size: u32, "How much at the most.";
         padding: u32, "Zero.";
     }
-    /// Notification: a name is stale; it follows.
+    /// Notification: a name is stale. The name follows.
     InvalEntryOut {
         parent: u64, "Directory.";
         namelen: u32, "Length of the name.";
         flags: u32, "Whether only to expire.";
     }
-    /// Notification: a name was deleted; it follows.
+    /// Notification: a name was deleted. The name follows.
     DeleteOut {
         parent: u64, "Directory.";
         child: u64, "What it named.";

@@ -1,5 +1,5 @@
-//! What crosses `/dev/fuse` and rings: opcodes, flags and structures of the protocol, in host byte
-//! order.
+//! The opcodes, flags and structures of the protocol that crosses `/dev/fuse` and rings, in host
+//! byte order.
 //!
 //! The numbers and layouts are those of the kernel's public header `<linux/fuse.h>`.
 

@@ -72,7 +72,8 @@ pub mod notify {
     pub const INVAL_INODE: i32 = 2;
     /// A cached name is stale.
     pub const INVAL_ENTRY: i32 = 3;
-    /// What is cached of a file is wanted, as a message that begins like a request.
+    /// Asks the kernel for what it has cached of a file. The kernel answers with a message that
+    /// begins like a request.
     pub const RETRIEVE: i32 = 5;
     /// A name was deleted.
     pub const DELETE: i32 = 6;

@@ -20,21 +20,22 @@ pub const MIN_PAYLOAD: usize = 8192;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Headers {
-    /// The request's header; then that of the reply.
+    /// The header of the request, and later that of the reply.
     pub header: [u8; PART],
     /// The request's arguments of fixed size.
     pub arguments: [u8; PART],
-    /// The rest.
+    /// The payload's size, and the number by which the kernel knows the request.
     pub transfer: Transfer,
 }
 
-/// `fuse_uring_ent_in_out`: how much the payload holds, and by what the kernel knows the request.
+/// `fuse_uring_ent_in_out`: how much the payload holds, and the number by which the kernel knows
+/// the request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Transfer {
     /// Zero.
     pub flags: u64,
-    /// What [`COMMIT_AND_FETCH`] must repeat.
+    /// The number that [`COMMIT_AND_FETCH`] must repeat.
     pub commit_id: u64,
     /// Bytes in the payload.
     pub payload_size: u32,
@@ -50,7 +51,7 @@ pub struct Transfer {
 pub struct Command {
     /// Zero.
     pub flags: u64,
-    /// Of the request that is answered.
+    /// The [`commit_id`](Transfer::commit_id) of the request that is answered.
     pub commit_id: u64,
     /// The queue: a processor's number.
     pub queue: u16,

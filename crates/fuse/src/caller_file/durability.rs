@@ -1,5 +1,5 @@
-//! Whether what a caller copies into a file is to be durable when the call returns: FUSE tells
-//! nothing of how the target of `copy_file_range` is open (`O_DSYNC`, `O_SYNC`).
+//! Finds out whether data that a caller copies into a file must be durable when the call returns.
+//! FUSE does not say how the target of `copy_file_range` is open (`O_DSYNC`, `O_SYNC`).
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use super::arguments;
 /// The place of the target among the arguments of `copy_file_range`.
 const TARGET: usize = 2;
 
-/// Whether the process has opened the file that it copies to so that this must be durable; true
+/// Returns whether the process has the target of its copy open with `O_DSYNC` or `O_SYNC`; true
 /// where that can't be seen.
 pub fn copies_durably(pid: u32, is_target: &dyn Fn(u64) -> bool) -> bool {
     let line = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
@@ -22,11 +22,12 @@ pub fn copies_durably(pid: u32, is_target: &dyn Fn(u64) -> bool) -> bool {
     all.flatten().any(|entry| entry.file_name().to_str().and_then(is_durable) == Some(true))
 }
 
-/// Whether writes by a descriptor are durable; `None` if it is not of the target.
+/// Returns whether writes by a descriptor are durable; `None` if the descriptor is not one of the
+/// target.
 fn is_durable(info: &str, is_target: &dyn Fn(u64) -> bool) -> Option<bool> {
     let info = fs::read_to_string(info).ok()?;
     let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-    // Kernels before 5.14 don't say which inode it is.
+    // Kernels before 5.14 don't show the inode number.
     let is_target = field("ino:").is_none_or(|number| number.parse().is_ok_and(is_target));
     let flags = i32::from_str_radix(field("flags:")?, 8).ok()?;
     // O_SYNC has this bit, too.

@@ -1,11 +1,12 @@
-//! How ids are shown: by an idmapped mount, or in a user namespace.
+//! The mapping of ids by an idmapped mount or a user namespace.
 
-/// Ids in ranges of equal length: those of the filesystem, and what stands for them.
+/// Ranges of ids: the first id of the filesystem, the first id that is shown in its place, and the
+/// length of the range.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Ranges(Vec<(u32, u32, u32)>);
 
 impl Ranges {
-    /// Lines of three numbers, as `/proc/PID/uid_map` has them; `None` for anything else.
+    /// Parses lines of three numbers, as `/proc/PID/uid_map` has them; `None` for anything else.
     fn parse<'a>(lines: impl Iterator<Item = &'a str>) -> Option<Self> {
         let range = |line: &str| {
             let mut numbers = line.split_whitespace().map(str::parse);
@@ -29,18 +30,18 @@ impl Ranges {
 pub struct IdMaps(Option<(Ranges, Ranges)>);
 
 impl IdMaps {
-    /// By maps of users and of groups: lines with the first id of the filesystem, the one that is
-    /// shown in its place, and how many follow.
+    /// Parses maps of users and of groups: each line has the first id of the filesystem, the id
+    /// that is shown in its place, and the length of the range.
     pub fn parse<'a>(users: impl Iterator<Item = &'a str>, groups: impl Iterator<Item = &'a str>) -> Option<Self> {
         Some(Self(Some((Ranges::parse(users)?, Ranges::parse(groups)?))))
     }
 
-    /// Whether others may be shown in place of some.
+    /// Returns whether the mount is idmapped.
     pub fn is_mapped(&self) -> bool {
         self.0.is_some()
     }
 
-    /// The user who is shown in place of one of the filesystem's; `None` if there is nobody.
+    /// The user id that is shown in place of the filesystem's `user`; `None` if the map has none.
     pub fn shown_user(&self, user: u32) -> Option<u32> {
         self.0.as_ref().map_or(Some(user), |(users, _)| users.map(user, false))
     }
@@ -50,7 +51,7 @@ impl IdMaps {
         self.0.as_ref().map_or(Some(group), |(_, groups)| groups.map(group, false))
     }
 
-    /// The filesystem's user who is shown as this one; `None` if there is nobody.
+    /// The user id of the filesystem that is shown as `shown`; `None` if the map has none.
     pub fn user(&self, shown: u32) -> Option<u32> {
         self.0.as_ref().map_or(Some(shown), |(users, _)| users.map(shown, true))
     }

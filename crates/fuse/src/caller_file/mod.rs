@@ -1,9 +1,9 @@
-//! What FUSE does not tell of a caller's open file, looked up in `/proc`.
+//! Looks up in `/proc` what FUSE does not say about a caller's open file.
 //!
-//! The caller waits for its answer, and the kernel shows the arguments of the system call that it
+//! While the caller waits for its answer, the kernel shows the arguments of the system call that it
 //! waits in, the descriptor among them. Another thread of the caller may give that number to
-//! another open file meanwhile; then that one counts if it is of the same file, since the caller
-//! could have used it as well.
+//! another open file meanwhile. Then the new open file counts if it is one of the same file, since
+//! the caller could have used it as well.
 
 mod durability;
 mod id_map;

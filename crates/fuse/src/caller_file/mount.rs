@@ -1,9 +1,9 @@
 //! The mount through which a caller has a file open.
 //!
-//! FUSE tells a server who asks for an ioctl, and not through which mount: a bind mount may be
-//! read-only, or show other ids. Where the caller's descriptor can't be seen, all descriptors of
-//! the file count, and where these can't, all mounts of the filesystem that the caller sees: what
-//! any of them forbids is forbidden (invariant 54).
+//! FUSE tells a server which process asks for an ioctl, but not through which mount, although a
+//! bind mount may be read-only or show other ids. Where the caller's descriptor can't be seen, all
+//! its descriptors of the file count; where these can't be seen, all mounts of the filesystem that
+//! the caller sees count. What any of them forbids is forbidden (invariant 54).
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,7 +23,7 @@ pub struct CallerMount {
     pub ids: IdMaps,
 }
 
-/// Which file is meant.
+/// The file and the ioctl that a mount is looked up for.
 pub struct Asked<'a> {
     /// The caller's thread.
     pub pid: u32,
@@ -31,12 +31,12 @@ pub struct Asked<'a> {
     pub command: u32,
     /// The device number of the filesystem, major and minor.
     pub device: (u32, u32),
-    /// Whether the file has this inode number.
+    /// Returns whether the file has this inode number.
     pub is_file: &'a dyn Fn(u64) -> bool,
 }
 
-/// The mount by which a caller has the file open that it asks an ioctl of. `None` if that can't be
-/// found out, or if several are possible that show ids differently.
+/// The mount through which a caller has the file open on which it calls an ioctl. `None` if that
+/// can't be found out, or if several mounts are possible that show ids differently.
 pub fn mount_of(asked: &Asked<'_>) -> Option<CallerMount> {
     let found = match descriptors(asked) {
         Some(open) => open.into_iter().map(|open| mount_of_open(asked, &open)).collect::<Option<Vec<_>>>()?,
@@ -47,8 +47,9 @@ pub fn mount_of(asked: &Asked<'_>) -> Option<CallerMount> {
     found.iter().all(|mount| mount.ids == ids).then_some(CallerMount { read_only, ids })
 }
 
-/// The descriptors of the file that the caller may have meant, each as one of ours, which sends the
-/// filesystem no request and keeps the mount what it is. `None` if the caller's can't be seen.
+/// The descriptors of the file that the caller may have meant, each opened again by this process
+/// with `O_PATH`, which sends the filesystem no request and stays on the same mount. `None` if the
+/// caller's descriptors can't be seen.
 fn descriptors(asked: &Asked<'_>) -> Option<Vec<OwnedFd>> {
     let open = |number: &str| -> Option<OwnedFd> {
         let link = format!("/proc/{}/fd/{number}", asked.pid);
@@ -68,11 +69,11 @@ fn descriptors(asked: &Asked<'_>) -> Option<Vec<OwnedFd>> {
     Some(all.flatten().filter_map(|entry| open(entry.file_name().to_str()?)).collect())
 }
 
-/// The descriptor that an ioctl is asked of, by the line in which `/proc` shows a system call.
+/// The descriptor of an ioctl, from the line in which `/proc` shows the system call.
 fn descriptor_in(line: &str, command: u32) -> Option<u32> {
     let mut arguments = arguments(line);
     let (descriptor, asked) = (arguments.next()?, arguments.next()?);
-    // Of both the kernel takes 32 bits.
+    // The kernel takes 32 bits of both.
     (asked as u32 == command).then_some(descriptor as u32)
 }
 
@@ -81,7 +82,7 @@ fn mount_of_open(asked: &Asked<'_>, open: &OwnedFd) -> Option<CallerMount> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let number = rustix::fs::statx(open, "", flags, StatxFlags::MNT_ID).ok()?.stx_mnt_id;
     let is_it = |mount: &Mounted| mount.number == number;
-    // A caller that has changed its root does not see the mounts that are not below that.
+    // A caller that has changed its root directory does not see mounts outside it.
     let listed = [asked.pid.to_string(), "self".to_owned()]
         .iter()
         .find_map(|process| ubtrfs_mounts::seen_by(process).ok()?.into_iter().find(is_it))?;
@@ -89,7 +90,7 @@ fn mount_of_open(asked: &Asked<'_>, open: &OwnedFd) -> Option<CallerMount> {
     Some(CallerMount { read_only: is_read_only(&listed), ids })
 }
 
-/// What the mounts of the filesystem allow that the caller sees.
+/// What the mounts of the filesystem that the caller sees allow; `None` if that is unknown.
 fn all_mounts(asked: &Asked<'_>) -> Option<Vec<CallerMount>> {
     let all = ubtrfs_mounts::seen_by(&asked.pid.to_string()).ok()?;
     let of_device = all.into_iter().filter(|mount| mount.device == asked.device);
@@ -99,7 +100,8 @@ fn all_mounts(asked: &Asked<'_>) -> Option<Vec<CallerMount>> {
     of_device.map(plain).collect()
 }
 
-/// Whether nothing can be changed by this mount: by itself, or by any of the file system.
+/// Returns whether nothing can be changed through this mount, since the mount or the whole file
+/// system is read-only.
 fn is_read_only(mount: &Mounted) -> bool {
     mount.has_own("ro") || mount.read_only
 }

@@ -1,4 +1,4 @@
-//! statmount(2): what the kernel knows of one mount, in whichever mount namespace it is.
+//! statmount(2), by which the kernel describes one mount in any mount namespace.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,16 +12,16 @@ use super::id_map::IdMaps;
 pub(crate) const UNIQUE_ID: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 /// `NS_GET_MNTNS_ID`.
 const NS_GET_MNTNS_ID: u32 = 0x8008_b705;
-/// The system call's number, the same on all architectures that came to Linux by the usual table.
+/// The system call's number, which is the same on all architectures that use the common table.
 const SYS_STATMOUNT: libc::c_long = 457;
 /// `STATMOUNT_MNT_UIDMAP` and `STATMOUNT_MNT_GIDMAP` (since Linux 6.15).
 const ID_MAPS: u64 = 0x2000 | 0x4000;
-/// Where `struct statmount` has the mask of what was filled in, for users and groups the number of
-/// ranges and the offset of the first, and the strings.
+/// Offsets in `struct statmount`: of the mask of what was filled in, of the number of ranges and
+/// the offset of the first range (for users and for groups), and of the strings.
 const MASK: usize = 8;
 const MAPS: [(usize, usize); 2] = [(152, 156), (160, 164)];
 const STRINGS: usize = 512;
-/// Room for 340 ranges of each, which is the most that there can be.
+/// Bytes for 340 ranges each of users and groups, the most that a map can have.
 const ROOM: usize = 64 << 10;
 
 /// `struct mnt_id_req`.
@@ -34,8 +34,8 @@ struct Request {
     namespace: u64,
 }
 
-/// How the mount of an open file shows ids, a mount in the namespace of this process or of `pid`.
-/// `None` if the kernel does not say.
+/// The id maps of the mount of an open file, which is in the mount namespace of this process or of
+/// `pid`. `None` if the kernel does not say.
 pub(super) fn id_maps(open: BorrowedFd<'_>, pid: u32) -> Option<IdMaps> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let found = rustix::fs::statx(open, "", flags, UNIQUE_ID).ok()?;

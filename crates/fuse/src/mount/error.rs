@@ -1,15 +1,15 @@
-//! How to unmount, and why it can't be mounted or unmounted.
+//! Errors of mounting and unmounting, and the ways to unmount.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why it can't be mounted or unmounted.
+/// Why a filesystem can't be mounted or unmounted.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
-    /// A server that is no more left its mount behind here; [`unmount`](super::unmount) clears it.
+    /// A server that has ended left its mount behind here; [`unmount`](super::unmount) clears it.
     #[error("{0}: the mount of a server that is no more")]
     Dead(PathBuf),
-    /// Only directories are mounted on.
+    /// The mount point is not a directory.
     #[error("{0}: not a directory")]
     NotADirectory(PathBuf),
     /// The mount point can't be opened.
@@ -41,8 +41,8 @@ pub enum MountError {
 /// How to unmount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unmount {
-    /// Fail if it is in use.
+    /// Fail if the mount is in use.
     Now,
-    /// Take it out of the tree now; the rest when it is no longer in use.
+    /// Take the mount out of the tree now, and end it when it is no longer in use.
     Lazy,
 }

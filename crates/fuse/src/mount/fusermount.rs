@@ -1,4 +1,4 @@
-//! Mounting without root, by the set-user-id program `fusermount3`.
+//! Mounts without root, by the set-user-id program `fusermount3`.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -18,10 +18,11 @@ use super::options::MountOptions;
 use crate::device::Device;
 
 const PROGRAM: &str = "fusermount3";
-/// How often it is tried to run the program again where there may be no further process.
+/// How often to try to run the program again when the limit of processes is reached.
 const ATTEMPTS: u32 = 100;
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(20);
-/// Passes the program the number of the socket to which it must send the open `/dev/fuse`.
+/// The environment variable with the number of the socket to which the program must send the open
+/// `/dev/fuse`.
 const SOCKET: &str = "_FUSE_COMMFD";
 
 /// Mounts on `path`.
@@ -43,8 +44,8 @@ pub fn mount(path: &Path, options: &MountOptions) -> Result<Device, MountError> 
     unsafe { command.pre_exec(inherit) };
     let child = command.spawn().map_err(MountError::NoFusermount)?;
     drop(theirs);
-    // First the descriptor: the program exits only after it has sent it; if it fails, the socket
-    // just ends.
+    // The descriptor is received first: the program exits only after it has sent it. If the program
+    // fails, the socket just ends.
     let device = receive(&ours);
     let output = child.wait_with_output().map_err(MountError::NoFusermount)?;
     match device {
@@ -65,7 +66,7 @@ pub fn unmount(path: &Path, how: Unmount) -> Result<(), MountError> {
     let mut attempts = 0..ATTEMPTS;
     let output = loop {
         match command.output() {
-            // The limit of processes is reached: threads of a mount that has failed end soon.
+            // The limit of processes is reached. Threads of a mount that has failed end soon.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && attempts.next().is_some() => {
                 std::thread::sleep(BETWEEN_ATTEMPTS);
             }

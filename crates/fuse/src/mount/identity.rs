@@ -1,4 +1,4 @@
-//! Which mount is visible at a path.
+//! Finds out which mount is visible at a path.
 
 use crate::caller_file::UNIQUE_ID;
 use std::os::fd::AsFd;
@@ -7,8 +7,8 @@ use ubtrfs_mounts::Mounted;
 
 use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
 
-/// The identity of the mount that is visible at `path`, by statx(2). It sends no request to the
-/// filesystem, so it works without a server.
+/// Calls statx(2) for the mount that is visible at `path`. This sends no request to the filesystem,
+/// so it works without a server.
 fn statx(path: &Path, what: StatxFlags) -> Option<Statx> {
     let place = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
     statx_open(&place, what)
@@ -18,12 +18,13 @@ fn statx_open(place: impl AsFd, what: StatxFlags) -> Option<Statx> {
     rustix::fs::statx(place, "", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, what).ok()
 }
 
-/// The number of the mount. Before Linux 6.8 another mount may get it when this one has ended.
+/// The number of the mount that is visible at `path`. Before Linux 6.8 another mount may get the
+/// number when this one has ended.
 pub fn of(path: &Path) -> Option<u64> {
     of_open(rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?)
 }
 
-/// The same of the mount that something open is on.
+/// The same number of the mount that something open is on.
 pub fn of_open(open: impl AsFd) -> Option<u64> {
     [UNIQUE_ID, StatxFlags::MNT_ID].into_iter().find_map(|kind| {
         let statx = statx_open(&open, kind)?;
@@ -37,19 +38,19 @@ pub fn listed_as(path: &Path) -> Option<u64> {
     statx(path, StatxFlags::MNT_ID).map(|statx| statx.stx_mnt_id)
 }
 
-/// Whether the table of mounts lists one by this number. A lookup of its path would keep the mount
-/// busy for a moment, in which nobody can unmount it; this does not.
+/// Returns whether the table of mounts lists a mount of this number. Unlike a lookup of its path,
+/// this does not keep the mount busy for a moment in which nobody can unmount it.
 pub fn is_listed(number: u64) -> bool {
     ubtrfs_mounts::all().map_or(true, |all| all.iter().any(|mounted| mounted.number == number))
 }
 
-/// The device number of the mounted filesystem, major and minor. Nothing else is asked for: of what
-/// another user has mounted, FUSE tells nobody more.
+/// The device number of the mounted filesystem, major and minor. The call asks for nothing else,
+/// since FUSE tells nothing more about what another user has mounted.
 pub fn device_number(path: &Path) -> Option<(u32, u32)> {
     statx(path, StatxFlags::empty()).map(|statx| (statx.stx_dev_major, statx.stx_dev_minor))
 }
 
-/// The same of the filesystem that something open is on.
+/// The device number of the filesystem that something open is on.
 pub fn device_number_of(open: impl AsFd) -> Option<(u32, u32)> {
     statx_open(open, StatxFlags::empty()).map(|statx| (statx.stx_dev_major, statx.stx_dev_minor))
 }
@@ -59,22 +60,22 @@ pub fn device_number_of(open: impl AsFd) -> Option<(u32, u32)> {
 pub struct Listed<'a> {
     /// Its device number, major and minor.
     pub number: (u32, u32),
-    /// Its source, if it is of the type `fuse`: then any filesystem may get the number next.
+    /// Its source, if it is of the type `fuse`, since then any filesystem may get the number next.
     pub source: Option<&'a str>,
 }
 
 impl Listed<'_> {
-    /// All places at which this mount namespace shows it, the last mounted first.
+    /// All mount points at which this mount namespace shows the filesystem, the last mounted first.
     pub fn points(&self) -> Vec<PathBuf> {
         self.mounts().map(|mounted| mounted.point).collect()
     }
 
-    /// Whether it is shown, and is read-only wherever it is mounted.
+    /// Returns whether the table lists the filesystem, and it is read-only wherever it is mounted.
     pub fn is_read_only(&self) -> bool {
         self.mounts().next_back().is_some_and(|mounted| mounted.read_only)
     }
 
-    /// Where it is mounted, the last first.
+    /// The mounts of the filesystem, the last first.
     fn mounts(&self) -> impl DoubleEndedIterator<Item = Mounted> {
         let all = ubtrfs_mounts::all().unwrap_or_default();
         all.into_iter().rev().filter(|mounted| self.is_of(mounted))

@@ -19,14 +19,14 @@ const CONFIGURE: rustix::ioctl::Opcode = 0x4c0a;
 const READ_ONLY: u32 = 1;
 /// `LO_FLAGS_AUTOCLEAR`: the last one to close the device detaches the file.
 const AUTOCLEAR: u32 = 4;
-/// The size of a device that shows nothing. No image of a volume is so small, so a comparison of
-/// sizes takes it for no part of one.
+/// The size of a device without content, in bytes. No image of a volume is so small, so a
+/// comparison of sizes does not take it for one.
 const SIZE_OF_NOTHING: u64 = 4096;
-/// Another process may take the device that was free just before.
+/// How often to try, since another process may take a device that was free just before.
 const ATTEMPTS: u32 = 32;
 
-/// What the name in the status of our devices begins with. They serve a mount as its source only:
-/// what is read and written goes to the image itself.
+/// The prefix of the name in the status of our devices. They serve only as the source of a mount:
+/// reads and writes go to the image itself.
 pub const SOURCE_LABEL: &[u8] = b"ubtrfs:";
 
 /// `struct loop_config` with the `struct loop_info64` within it.
@@ -58,8 +58,8 @@ struct LoopStatus {
     init: [u64; 2],
 }
 
-/// A file attached to a loop device. It is detached when this is dropped and nobody else (no mount)
-/// has the device open.
+/// A file attached to a loop device. The file is detached once this is dropped and nobody else,
+/// such as a mount, has the device open.
 #[derive(Debug)]
 pub struct LoopDevice {
     path: String,
@@ -73,8 +73,8 @@ impl LoopDevice {
         Self::attach_file(&file, image.as_os_str(), read_only)
     }
 
-    /// Attaches memory with nothing in it, where the kernel has no device of what is mounted.
-    /// losetup(8) shows the name, as far as memory may have one so long.
+    /// Attaches empty memory, for a mount of something that the kernel has no device of. losetup(8)
+    /// shows the name, cut to the length that a memfd's name may have.
     pub fn attach_nothing(name: &str) -> io::Result<Self> {
         const MAX: usize = 249;
         let shown = &name.as_bytes()[..name.len().min(MAX)];
@@ -83,7 +83,7 @@ impl LoopDevice {
         Self::attach_file(&memory, name.as_ref(), false)
     }
 
-    /// Attaches a file, which `name` stands for in the status of the device.
+    /// Attaches a file. `name` stands for it in the status of the device.
     pub(crate) fn attach_file(file: &File, name: &OsStr, read_only: bool) -> io::Result<Self> {
         let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
         for _ in 0..ATTEMPTS {
@@ -99,7 +99,7 @@ impl LoopDevice {
         Err(Errno::BUSY.into())
     }
 
-    /// The device.
+    /// The path of the device.
     pub fn path(&self) -> &str {
         &self.path
     }

@@ -1,9 +1,9 @@
 //! Mounting and unmounting.
 //!
-//! As root, of type `fuseblk` where there is a block device to name as the source, so
-//! that sync(2), syncfs(2) and umount(2) reach the filesystem, else of type `fuse`. What the kernel
-//! has no device of, such as an export of a server, gets a loop device for that. Without root, by
-//! `fusermount3`.
+//! Root mounts with type `fuseblk` where there is a block device to name as the source, so that
+//! sync(2), syncfs(2) and umount(2) reach the filesystem, else with type `fuse`. Something that the
+//! kernel has no device of, such as an export of a server, gets a loop device for that. Other users
+//! mount by `fusermount3`.
 
 mod error;
 mod fusermount;
@@ -42,43 +42,45 @@ pub use point::{Point, is_dead};
 use point::{open_point, real_path};
 pub use tree::Detached;
 
-/// The time that a umount(2) with `MNT_FORCE` needs at most between aborting and unmounting, also
+/// The longest time that a umount(2) with `MNT_FORCE` needs between aborting and unmounting, also
 /// where the processors are busy.
 const TIME_OF_FORCED_UNMOUNT: Duration = Duration::from_secs(5);
 
-/// How it was mounted.
+/// How a filesystem was mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MountKind {
     /// `fuseblk`: sync(2), syncfs(2) and umount(2) reach the filesystem and wait for it.
     Block,
-    /// `fuse`: they don't.
+    /// `fuse`: these calls don't reach the filesystem.
     Plain,
-    /// `fuse` by `fusermount3`: they don't either.
+    /// `fuse` by `fusermount3`: these calls don't reach it either.
     Fusermount,
 }
 
-/// A mount. When it is dropped and still there, it is taken out of the tree (lazily).
+/// A mount. If it still exists when this is dropped, it is unmounted lazily.
 #[derive(Debug)]
 pub struct Mount {
     path: PathBuf,
     how: How,
     device_number: Option<(u32, u32)>,
-    /// Where it may be mounted in several places. `None` if the kernel doesn't show it.
+    /// The connection, if the filesystem may be mounted in several places. `None` if the kernel
+    /// doesn't show it.
     connection: Option<Observed>,
     place: OnceLock<Place>,
 }
 
-/// How it was made.
+/// How the mount was made.
 #[derive(Debug)]
 struct How {
     kind: MountKind,
     source: String,
     fallback: Option<String>,
-    /// A path to the block device that is the source, where its pages may have to be written by it.
+    /// A path to the block device that is the source, if the kernel's dirty pages may have to be
+    /// written by a flush of it.
     block: Option<PathBuf>,
 }
 
-/// Which mount it is, since it is in the tree.
+/// The identity of the mount once it is in the tree.
 #[derive(Debug)]
 struct Place {
     id: Option<u64>,
@@ -114,8 +116,8 @@ impl Mount {
         Ok((mount, device))
     }
 
-    /// Mounts it nowhere in the tree yet: [`Self::attach`] mounts a directory of it on `path`, a
-    /// directory, too. For root.
+    /// Mounts the filesystem, but nowhere in the tree yet. [`Self::attach`] mounts a directory of
+    /// it on the directory `path`. Needs root.
     pub fn new_nowhere(path: &Path, options: &MountOptions) -> Result<(Self, Detached, Device), MountError> {
         open_point(path)?;
         let path = real_path(path)?;
@@ -125,7 +127,7 @@ impl Mount {
         Ok((Self { path, how, device_number, connection, place: OnceLock::new() }, all, device))
     }
 
-    /// Mounts a directory of what was mounted [nowhere](Self::new_nowhere).
+    /// Mounts a directory of the filesystem that was mounted [nowhere](Self::new_nowhere).
     pub fn attach(&self, all: Detached, directory: &File) -> Result<(), MountError> {
         all.attach(directory, &self.path)?;
         self.note_place();
@@ -139,41 +141,41 @@ impl Mount {
         let _ = self.place.set(Place::of(&self.path));
     }
 
-    /// Where.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How.
+    /// How the filesystem was mounted.
     pub fn kind(&self) -> MountKind {
         self.how.kind
     }
 
-    /// What the mount table shows as the source: the block device (of an image, its loop device),
-    /// the URI or the name.
+    /// The source in the mount table: the block device (for an image, its loop device), the URI or
+    /// the name.
     pub fn source(&self) -> &str {
         &self.how.source
     }
 
-    /// Why it isn't `fuseblk` although there is a device, an image or a URI.
+    /// Why the type isn't `fuseblk` although there is a device, an image or a URI.
     pub fn fallback(&self) -> Option<&str> {
         self.how.fallback.as_deref()
     }
 
-    /// The device number that its files show, major and minor.
+    /// The device number that the mount's files show, major and minor.
     pub fn device_number(&self) -> Option<(u32, u32)> {
         self.device_number
     }
 
-    /// Whether it still exists and is visible.
+    /// Returns whether the mount still exists and is visible at its path.
     pub fn is_mounted(&self) -> bool {
         let id = self.place.get().and_then(|place| place.id);
         id.is_some() && id == identity::of(&self.path)
     }
 
     /// Has the kernel write all dirty pages of a `fuseblk` mount, and waits until the session has
-    /// served that. A SYNCFS comes with it, from this thread. Waits for a remount in progress, and
-    /// keeps no mount busy, as a call by a path would.
+    /// served the WRITEs. The kernel also sends a SYNCFS, from this thread. This waits for a
+    /// remount in progress, and does not keep the mount busy, as a call by a path would.
     pub fn write_pages(&self) -> io::Result<()> {
         /// `BLKFLSBUF`: syncs what is mounted from a block device.
         const FLUSH: rustix::ioctl::Opcode = 0x1261;
@@ -182,8 +184,8 @@ impl Mount {
         Ok(unsafe { ioctl(&block, NoArg::<FLUSH>::new()) }?)
     }
 
-    /// Whether the mount table lists the mount, or another of the same, and it is read-only for
-    /// everybody.
+    /// Returns whether the mount table lists this mount, or another of the same filesystem, and the
+    /// filesystem itself is read-only.
     pub fn is_listed_read_only(&self) -> bool {
         self.listed().is_some_and(|listed| listed.is_read_only())
     }
@@ -193,9 +195,10 @@ impl Mount {
         self.device_number.map(|number| Listed { number, source })
     }
 
-    /// Has the kernel show the file system as read-only, for all that is mounted of it, and refuse
-    /// changes itself. `EBUSY` while a file is open for writing; `EPERM` for who is not root where
-    /// it was mounted. The kernel writes its dirty pages first: the session must be running.
+    /// Has the kernel show the file system as read-only in all its mounts, and refuse changes
+    /// itself. Fails with `EBUSY` while a file is open for writing, and with `EPERM` for a process
+    /// that is not root where the file system was mounted. The kernel writes its dirty pages first,
+    /// so the session must be running.
     pub fn make_read_only(&self) -> io::Result<()> {
         let point = self.points().pop().ok_or(Errno::NOENT)?;
         let open = rustix::fs::open(&point, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
@@ -204,15 +207,16 @@ impl Mount {
         }
         let flags = FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH;
         let picked = fspick(&open, "", flags)?;
-        // It keeps the mount busy, the other does not.
+        // The open descriptor keeps the mount busy; the picked file system does not.
         drop(open);
         fsconfig_set_flag(picked.as_fd(), "ro")?;
         Ok(fsconfig_reconfigure(picked.as_fd())?)
     }
 
-    /// Has the kernel read ahead as far as it does for its own btrfs in files that are read in
-    /// order: 4 MiB instead of FUSE's 128 KiB. To be called once the session is established, when
-    /// the kernel has set its own value. Only root may: for anybody else it stays at that.
+    /// Has the kernel read ahead as far in files that are read in order as it does for its own
+    /// btrfs: 4 MiB instead of FUSE's 128 KiB. To be called once the session is established, when
+    /// the kernel has set its own value. Only root may change the value; for others it stays the
+    /// same.
     pub fn read_far_ahead(&self) {
         const READ_AHEAD_KIB: &str = "4096";
         let Some((major, minor)) = self.device_number() else { return };
@@ -223,9 +227,9 @@ impl Mount {
         }
     }
 
-    /// Unmounts what is left of it when the connection was aborted while it was mounted. What
-    /// aborted it may be a umount(2) with `MNT_FORCE`, which fails with EINVAL if the mount
-    /// disappears under it. So it first gets the time to unmount it itself.
+    /// Unmounts what is left of the mount after its connection was aborted. The abort may come from
+    /// a umount(2) with `MNT_FORCE`, which fails with EINVAL if the mount disappears under it. So
+    /// this first gives that call the time to unmount by itself.
     pub fn unmount_aborted(&self) {
         let deadline = Instant::now() + TIME_OF_FORCED_UNMOUNT;
         let listed_as = self.place.get().and_then(|place| place.listed_as);
@@ -236,12 +240,12 @@ impl Mount {
         self.unmount_lazily();
     }
 
-    /// Takes it out of the tree wherever it is seen, whether or not somebody uses it.
+    /// Unmounts the filesystem lazily wherever it is visible, whether or not somebody uses it.
     pub fn unmount_lazily(&self) {
         for path in self.points() {
             let Ok(point) = Point::open(&path) else { continue };
-            // Where it isn't known whether it still exists, the device may be mounted by another
-            // server by now, with the same number.
+            // If it isn't known whether the filesystem still exists, another server may have
+            // mounted the device by now, with the same number.
             let is_own = path == self.path || self.connection.is_some() || is_dead(&point.place());
             if is_own && let Err(error) = self.unmount_at(&point, Unmount::Lazy) {
                 tracing::debug!(%error, "not unmounted");
@@ -249,21 +253,23 @@ impl Mount {
         }
     }
 
-    /// Whether nothing is mounted of it any more anywhere, as far as that is known: its device
-    /// number is another's then, or will be.
+    /// Returns whether the filesystem is known to be mounted nowhere any more. Another filesystem
+    /// then has its device number, or will get it.
     fn has_ended(&self) -> bool {
         self.connection.as_ref().is_some_and(|connection| !connection.exists())
     }
 
-    /// Where it, or a part of it, is seen in this mount namespace: at its own path, which is the
-    /// last then, and where else parts of it have been mounted, by whatever process. Once it has
-    /// ended, and the kernel doesn't show that, these are those of the next mount of the device.
+    /// The mount points at which the filesystem, or a part of it, is visible in this mount
+    /// namespace: those at which any process has mounted a part of it, and last the mount's own
+    /// path. Once the filesystem has ended and the kernel doesn't show that, these are the points
+    /// of the next mount of the device.
     pub fn points(&self) -> Vec<PathBuf> {
         let mut points = match self.listed() {
-            // Others are not mounted again.
+            // Mounts by `fusermount3` are not mounted elsewhere.
             Some(listed) if self.how.kind != MountKind::Fusermount && !self.has_ended() => {
                 let mut points = listed.points();
-                // Of several mounts on one another the last is seen, which may be something else.
+                // Of several mounts on one mount point only the last is visible, and that may be
+                // something else.
                 points.retain(|point| *point != self.path && identity::device_number(point) == Some(listed.number));
                 points
             }
@@ -275,12 +281,13 @@ impl Mount {
         points
     }
 
-    /// Unmounts it where it is seen. The session must be running.
+    /// Unmounts the filesystem wherever it is visible. The session must be running.
     pub fn unmount_all(&self, how: Unmount) -> Result<(), MountError> {
         self.points().iter().try_for_each(|path| self.unmount_on(path, how))
     }
 
-    /// Unmounts. The session must be running, or else `fuseblk` waits for its end forever.
+    /// Unmounts the mount at its path. The session must be running, or else the unmount of a
+    /// `fuseblk` mount waits forever.
     pub fn unmount(&self, how: Unmount) -> Result<(), MountError> {
         self.unmount_on(&self.path, how)
     }
@@ -290,8 +297,9 @@ impl Mount {
         self.unmount_at(&point, how)
     }
 
-    /// Unmounts what is mounted there if it is this mount, or another of the same. By then the
-    /// path may lead to anything, and the device number be that of anything (invariant 68).
+    /// Unmounts what is mounted at `point` if that is this mount or another of the same filesystem.
+    /// By then the path may lead to anything, and any filesystem may have the device number
+    /// (invariant 68).
     fn unmount_at(&self, point: &Point, how: Unmount) -> Result<(), MountError> {
         let failed = |error: io::Error| MountError::Unmount(point.path().into(), error);
         let mounted = point.open_mounted().map_err(failed)?;
@@ -299,7 +307,7 @@ impl Mount {
             let id = self.place.get().and_then(|place| place.id);
             id.is_some() && identity::of_open(&mounted) == id
         } else {
-            // What is open here keeps its device number.
+            // The open descriptor keeps the device number from being reused.
             identity::device_number_of(&mounted) == self.device_number && !self.has_ended()
         };
         if is_own { point.unmount_opened(mounted, how) } else { Err(failed(Errno::INVAL.into())) }
@@ -321,15 +329,15 @@ pub fn unmount(path: &Path, how: Unmount) -> Result<(), MountError> {
     Point::open(path).map_err(|error| MountError::Unmount(path.into(), error))?.unmount(how)
 }
 
-/// Gives the mount whose root this is, open as a place, these flags, and no others; its flags for
-/// access times stay. The kernel first writes back its dirty pages, and refuses to make a mount
-/// read-only that has files open for writing. Other requests are not sent to the server.
+/// Gives the mount whose root is open as `root` exactly these flags, except that its flags for
+/// access times stay. The kernel first writes back the dirty pages, and refuses to make a mount
+/// read-only that has files open for writing. It sends the server no other requests.
 pub fn remount(root: impl AsFd, flags: MountFlags) -> io::Result<()> {
     let place = format!("/proc/self/fd/{}", root.as_fd().as_raw_fd());
     Ok(rustix::mount::mount_remount(place, flags, c"")?)
 }
 
-/// As `fuseblk` if the options name something for it and nothing is in the way; else as `fuse`.
+/// Mounts as `fuseblk` if the options name a source for it and that can be used, else as `fuse`.
 fn mount_as_root(path: &Path, options: &MountOptions) -> Result<(How, Detached, Device), MountError> {
     let open = || Device::open().map_err(MountError::Device);
     let new = |kind, source: &str, device: &Device| Detached::new(kind, source, device, options, options.read_only);
@@ -345,8 +353,8 @@ fn mount_as_root(path: &Path, options: &MountOptions) -> Result<(How, Detached, 
                 None => mount(),
             };
             match mounted {
-                // Of a block device that another server has mounted already the kernel just shows
-                // that mount once more, and the new `/dev/fuse` belongs to nothing.
+                // If another server has mounted the block device already, the kernel just shows
+                // that mount once more, and the new `/dev/fuse` belongs to no mount.
                 Ok(_) if !device.is_mounted().map_err(MountError::Device)? => {
                     return Err(MountError::AlreadyServed(block.name));
                 }
@@ -370,13 +378,13 @@ struct BlockSource {
     /// Its path, or a name that refers to it.
     name: String,
     name_of: Option<NameOfDevice>,
-    /// A path to it, where its pages may have to be written by it.
+    /// A path to it, if the kernel's dirty pages may have to be written by a flush of it.
     device: Option<PathBuf>,
     /// Held until the mount holds it; after that it detaches itself when the mount ends.
     _attached: Option<LoopDevice>,
 }
 
-/// What the options name for `fuseblk`, or why it can't be used.
+/// The block device that the options name for `fuseblk`, or the reason why it can't be used.
 fn block_source(options: &MountOptions) -> Option<Result<BlockSource, String>> {
     let found = match &options.source {
         Source::Name(_) => return None,

@@ -1,9 +1,10 @@
 //! A name for a block device that is no path to it.
 //!
 //! The kernel looks the source of a `fuseblk` mount up as a path, and shows it in the mount table
-//! as it was given. So that something else can be the source, a mount of tmpfs that is nowhere in
-//! the tree has the device by that name: a relative one, such as a URI, from the working directory
-//! of the thread that mounts, an absolute one from its root directory. It is gone when it is
+//! as it was given. To make any other name usable as the source, this creates a tmpfs that is
+//! mounted nowhere in the tree and has a node of the device, or a symbolic link to it, under that
+//! name. The thread that mounts has the root of the tmpfs as its working directory (for a relative
+//! name, such as a URI) or as its root directory (for an absolute one). The tmpfs ends when it is
 //! closed.
 
 use std::fs;
@@ -26,8 +27,8 @@ pub struct NameOfDevice {
 }
 
 impl NameOfDevice {
-    /// Has `name` refer to the device at this path. A slash at the end of the name is left out,
-    /// since only a directory may have one. A name with `..` can't be had.
+    /// Makes `name` refer to the device at the path `device`. Slashes at the end of the name are
+    /// left out, since only a directory may have one. A name with `..` is an error.
     pub fn new(name: &str, device: &str) -> io::Result<Self> {
         let name = name.trim_end_matches('/');
         let relative = name.strip_prefix('/');
@@ -57,8 +58,8 @@ impl NameOfDevice {
         &self.name
     }
 
-    /// Calls `action` in a thread in which the name refers to the device, and where other paths may
-    /// refer to nothing.
+    /// Calls `action` in a thread in which the name refers to the device; other paths may lead
+    /// nowhere in that thread.
     pub fn with<T: Send>(&self, action: impl FnOnce() -> T + Send) -> io::Result<T> {
         thread::scope(|scope| {
             let there = scope.spawn(|| {

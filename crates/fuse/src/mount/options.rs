@@ -1,4 +1,4 @@
-//! What a mount is to be like.
+//! The options of a mount.
 
 use std::os::fd::RawFd;
 use std::path::PathBuf;
@@ -11,16 +11,16 @@ use super::error::MountError;
 /// What is mounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// A name to show in the mount table.
+    /// Only a name to show in the mount table.
     Name(String),
     /// A block device: `fuseblk` if that is possible.
     BlockDevice(PathBuf),
     /// A file: `fuseblk` from a loop device that serves only to be the source.
     Image(PathBuf),
-    /// The URI of what the kernel has no device of: `fuseblk` by this name, from a loop device with
-    /// nothing in it.
+    /// The URI of something that the kernel has no device of: `fuseblk` by this name, from an empty
+    /// loop device.
     Uri(String),
-    /// A block device that this process serves, by the name of something else: a path or a URI.
+    /// A block device that this process serves, shown by another name, a path or a URI.
     Served {
         /// The device.
         device: PathBuf,
@@ -35,19 +35,20 @@ impl Source {
     }
 }
 
-/// What a mount is to be like. By default: read-write, for the mounting user alone, without devices
-/// and set-id programs.
+/// The options of a mount. By default it is read-write, for the mounting user alone, without
+/// devices and set-id programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "mount options are independent switches")]
 pub struct MountOptions {
     /// What is mounted.
     pub source: Source,
-    /// What the mount table shows as the source of a plain `fuse` mount; empty: taken from
-    /// [`source`](Self::source).
+    /// What the mount table shows as the source of a plain `fuse` mount. If it is empty, the name
+    /// comes from [`source`](Self::source).
     pub name: String,
-    /// What follows the type's dot in the mount table, as in `fuse.ubtrfs`; may be empty.
+    /// The subtype behind the dot of the type in the mount table, as in `fuse.ubtrfs`; may be
+    /// empty.
     pub subtype: String,
-    /// No changes.
+    /// Nothing can be changed.
     pub read_only: bool,
     /// Other users may use it, too.
     pub allow_other: bool,
@@ -61,7 +62,7 @@ pub struct MountOptions {
     pub suid: bool,
     /// Programs can be run.
     pub exec: bool,
-    /// Bytes of the longest READ, if there is a limit.
+    /// The most bytes that a READ may ask for, if there is a limit.
     pub max_read: Option<u32>,
     /// Options of the kernel's security modules, such as `context=…`, in quotation marks where
     /// there are commas.
@@ -87,7 +88,7 @@ impl Default for MountOptions {
     }
 }
 
-/// The block size that `fuseblk` sets on its device; all devices can do it.
+/// The block size that `fuseblk` sets on its device, in bytes. All devices support it.
 const BLOCK_SIZE: u32 = 4096;
 
 impl MountOptions {
@@ -102,7 +103,7 @@ impl MountOptions {
         }
     }
 
-    /// What the kernel keeps for each mount of a file system.
+    /// The options that the kernel keeps for each mount of a file system.
     pub(super) fn attributes(&self) -> MountAttrFlags {
         let mut flags = MountAttrFlags::empty();
         flags.set(MountAttrFlags::MOUNT_ATTR_RDONLY, self.read_only);
@@ -129,7 +130,7 @@ impl MountOptions {
         all.extend(self.default_permissions.then(|| "default_permissions".into()));
         all.extend(self.max_read.map(|bytes| format!("max_read={bytes}")));
         all.extend(block.then(|| format!("blksize={BLOCK_SIZE}")));
-        // Quotation marks keep commas in a list, which this is not.
+        // Quotation marks protect commas in a list of options; these options are passed one by one.
         all.extend(self.security.iter().map(|option| option.replace('"', "")));
         Ok(all)
     }
@@ -156,12 +157,12 @@ impl MountOptions {
     }
 }
 
-/// A comma would end the option, a backslash begins an escape.
+/// Escapes commas, which would end the option, and backslashes, which begin an escape.
 fn escape(value: &str) -> String {
     value.replace('\\', "\\\\").replace(',', "\\,")
 }
 
-/// `value` if it needs no escape.
+/// Returns `value` if it needs no escape, else an error.
 fn plain(value: &str) -> Result<&str, MountError> {
     if value.contains([',', '\\', '\0', '/']) { Err(MountError::Option(value.into())) } else { Ok(value) }
 }

@@ -14,11 +14,12 @@ use rustix::mount::UnmountFlags;
 use super::error::{MountError, Unmount};
 use super::{fusermount, identity};
 
-/// Where something is mounted, as the name of a directory in another, which is open. A path may
-/// lead elsewhere at any time, as its directories are other users'. This does not: as long as
-/// something is mounted there the kernel lets nobody exchange that name (invariant 68).
+/// A mount point, as the name of a directory in its parent, which is open. A path may lead
+/// elsewhere at any time, since its directories may belong to other users. A `Point` does not: as
+/// long as something is mounted there, the kernel lets nobody rename or remove that directory
+/// (invariant 68).
 ///
-/// It keeps the file system busy that the mount point is in, but not the mount.
+/// It keeps the file system busy in which the mount point is, but not the mount.
 #[derive(Debug)]
 pub struct Point {
     path: PathBuf,
@@ -27,7 +28,7 @@ pub struct Point {
 }
 
 impl Point {
-    /// That of a path as the mount table has it.
+    /// Opens the parent of a path that has the form of the mount table.
     pub fn open(path: &Path) -> io::Result<Self> {
         let (parent, name) = match (path.parent(), path.file_name()) {
             (Some(parent), Some(name)) => (parent, name.to_owned()),
@@ -38,7 +39,7 @@ impl Point {
         Ok(Self { path: path.into(), parent: rustix::fs::open(parent, flags, Mode::empty())?, name })
     }
 
-    /// The path, to be shown.
+    /// The path, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -48,8 +49,8 @@ impl Point {
         PathBuf::from(format!("/proc/self/fd/{}", self.parent.as_raw_fd())).join(&self.name)
     }
 
-    /// Opens what is mounted there, as a place: it can't be unmounted while that is open, but
-    /// lazily.
+    /// Opens the root of what is mounted there, with `O_PATH`. While that is open, it can only be
+    /// unmounted lazily.
     pub fn open_mounted(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(rustix::fs::openat(&self.parent, &*self.name, flags, Mode::empty())?)
@@ -60,10 +61,11 @@ impl Point {
         identity::device_number_of(self.open_mounted().ok()?)
     }
 
-    /// Unmounts this, which is mounted there: lazily, that and nothing else.
+    /// Unmounts `mounted`, which is the open root of what is mounted there. A lazy unmount by root
+    /// takes this mount and no other.
     pub(super) fn unmount_opened(&self, mounted: OwnedFd, how: Unmount) -> Result<(), MountError> {
         if how == Unmount::Now || !rustix::process::geteuid().is_root() {
-            // Which it can't be while it is open.
+            // The mount is busy while its root is open.
             drop(mounted);
             return self.unmount(how);
         }
@@ -71,7 +73,7 @@ impl Point {
             .map_err(|errno| MountError::Unmount(self.path.clone(), errno.into()))
     }
 
-    /// Unmounts what is mounted there; also what a server left behind that is no more ("Transport
+    /// Unmounts what is mounted there, also the mount of a server that has ended ("Transport
     /// endpoint is not connected").
     pub fn unmount(&self, how: Unmount) -> Result<(), MountError> {
         if !rustix::process::geteuid().is_root() {
@@ -86,9 +88,9 @@ impl Point {
     }
 }
 
-/// Whether `path` is the mount of a server that is no more.
+/// Returns whether `path` is the mount of a server that has ended.
 pub fn is_dead(path: &Path) -> bool {
-    // The kernel may still know the attributes.
+    // statfs(2) asks the server, while the kernel may have the attributes of the root cached.
     rustix::fs::statfs(path).is_err_and(|errno| is_dead_error(&errno.into()))
 }
 
@@ -108,7 +110,7 @@ pub(super) fn open_point(path: &Path) -> Result<File, MountError> {
     if metadata.is_dir() { Ok(point) } else { Err(MountError::NotADirectory(path.into())) }
 }
 
-/// The path of a mount point as the mount table has it.
+/// The path of a mount point in the form of the mount table.
 pub(super) fn real_path(path: &Path) -> Result<PathBuf, MountError> {
     let path = std::path::absolute(path).map_err(|error| MountError::MountPoint(path.into(), error))?;
     Ok(path.canonicalize().unwrap_or(path))

@@ -1,7 +1,7 @@
-//! Mounts of parts of what a server serves, as the kernel's own file systems have them: all of it
-//! is mounted nowhere, and a directory of it where it was asked for. There is one file system in
-//! the kernel, and so one cache, however many of its directories are mounted, and by however many
-//! processes. It ends with the last of them.
+//! Mounts of single directories of a filesystem, as the kernel's own file systems have them: the
+//! whole filesystem is mounted nowhere in the tree, and a directory of it is mounted at the mount
+//! point. There is one file system in the kernel, and so one cache, however many of its directories
+//! are mounted, and by however many processes. It ends with the last of these mounts.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -30,17 +30,17 @@ use crate::device::Device;
 /// The mount namespace of a thread.
 const NAMESPACE: &str = "/proc/thread-self/ns/mnt";
 
-/// All of a file system, mounted nowhere. When this is dropped and nothing of it was attached, the
-/// mount ends.
+/// A whole file system, mounted nowhere in the tree. If nothing of it was attached when this is
+/// dropped, the mount ends.
 #[derive(Debug)]
 pub struct Detached {
     mount: OwnedFd,
 }
 
 impl Detached {
-    /// Mounts something of this type, with the `/dev/fuse` that requests are to come from.
-    /// `read_only` is of the file system; all else in the options that the kernel keeps for each
-    /// mount, `ro` among it, is of the mount.
+    /// Mounts a file system of type `kind` whose requests come from `device`. `read_only` makes the
+    /// file system read-only; all that the kernel keeps for each mount, such as the `read_only` of
+    /// the options, applies to this mount.
     pub(super) fn new(
         kind: &str,
         source: &str,
@@ -68,10 +68,10 @@ impl Detached {
         Ok(Self { mount })
     }
 
-    /// What is mounted from this block device as `fuseblk` already, with flags of its own. The
-    /// kernel finds it, and neither its server nor any mount point is asked. The mount table shows
-    /// `source`, as of the first mount, if that can be had. `None` if there is no such mount (any
-    /// more). For root.
+    /// Makes one more mount, with its own flags, of the file system that is mounted from this block
+    /// device as `fuseblk` already. The kernel finds it by the device; this asks neither its server
+    /// nor any mount point. The mount table shows `source`, as for the first mount, if the name can
+    /// be made. `None` if there is no such mount (any more). Needs root.
     pub fn of_mounted(
         device: &Path,
         source: &str,
@@ -91,13 +91,14 @@ impl Detached {
             mount(path)
         };
         let mounted = mounted?;
-        // If it belongs to our own device it is a new one, and nobody serves it.
+        // If the mount belongs to our own `/dev/fuse`, it is a new one that nobody serves.
         Ok(if unused.is_mounted().map_err(MountError::Device)? { None } else { Some(mounted) })
     }
 
-    /// What is mounted as `fuse` already, with flags of its own: that of this connection. Neither
-    /// its server nor any mount point is asked. The mount table shows `source`, as of the first
-    /// mount. `None` if it is not mounted any more. For root.
+    /// Makes one more mount, with its own flags, of the file system that is mounted as `fuse`
+    /// already by this connection. This asks neither its server nor any mount point. The mount
+    /// table shows `source`, as for the first mount. `None` if the file system is not mounted any
+    /// more. Needs root.
     pub fn of_connection(
         connection: OwnedFd,
         source: &str,
@@ -120,8 +121,8 @@ impl Detached {
         identity::device_number_of(&self.mount)
     }
 
-    /// Opens a directory in it, as a place. Symbolic links are not followed. The session must be
-    /// running, for this sends requests to it.
+    /// Opens a directory in the file system with `O_PATH`. Symbolic links are not followed. The
+    /// session must be running, since this sends requests to it.
     pub fn open(&self, directory: &Path) -> io::Result<File> {
         let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut at = rustix::fs::openat(&self.mount, ".", how, Mode::empty())?;
@@ -136,7 +137,8 @@ impl Detached {
         Ok(at.into())
     }
 
-    /// Has the kernel write to the file system again. Mounts that are read-only stay so.
+    /// Makes a read-only file system writable again in the kernel. Mounts that are read-only stay
+    /// so.
     pub fn make_writable(&self) -> io::Result<()> {
         let change = fspick(&self.mount, "", FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH)?;
         fsconfig_set_flag(&change, "rw")?;
@@ -154,23 +156,25 @@ impl Detached {
         let failed = |error: io::Error| MountError::Mount(point.into(), error);
         let opened = open_point(point)?;
         let tree = match clone_of(directory) {
-            // Until Linux 6.15 only of a mount that is in a tree.
+            // Before Linux 6.15 this works only for a mount that is in a tree.
             Err(Errno::INVAL) => self.clone_in_a_tree(directory),
             done => done.map_err(Into::into),
         };
         place(&tree.map_err(failed)?, &opened).map_err(failed)
     }
 
-    /// The mount of a directory alone, made while all of it is in a mount namespace of its own, so
-    /// that nobody sees it meanwhile.
+    /// Makes a mount of a directory alone while the whole file system is mounted in a mount
+    /// namespace of its own, so that nobody sees it meanwhile.
     fn clone_in_a_tree(&self, directory: &File) -> io::Result<OwnedFd> {
         let work = || {
             // SAFETY: from now on this thread, which ends here, has its own working directory and
             // mounts; nothing relies on its having those of the process.
             unsafe { unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::FS) }?;
-            // To the root of the namespace: that of the process may be no mount point.
+            // This enters the root of the namespace, since the root directory of the process may be
+            // no mount point.
             move_into_link_name_space(File::open(NAMESPACE)?.as_fd(), Some(LinkNameSpaceType::Mount))?;
-            // What is mounted here does not appear elsewhere, but what is unmounted there goes.
+            // What is mounted here does not appear in other namespaces, but what is unmounted there
+            // disappears here.
             mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
             move_mount(&self.mount, "", rustix::fs::CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
             Ok(clone_of(directory)?)
@@ -182,7 +186,7 @@ impl Detached {
     }
 }
 
-/// The mount of a directory alone, nowhere in the tree.
+/// Makes a mount of a directory alone, nowhere in the tree.
 fn clone_of(directory: &File) -> rustix::io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
     open_tree(directory, "", flags)

@@ -17,7 +17,7 @@ struct Listed<'a> {
     name: &'a [u8],
 }
 
-/// Records up to a limit of bytes.
+/// The records of a listing, up to a limit of bytes.
 #[derive(Debug)]
 struct Listing {
     bytes: Vec<u8>,
@@ -46,8 +46,8 @@ impl Listing {
     }
 }
 
-/// Too short to be a name: the kernel finds none in it, but it is not the empty answer either that
-/// makes a listing whole.
+/// An answer that is too short for a record: the kernel finds no name in it, but does not take the
+/// listing for complete, as it does after an empty answer.
 const NO_NAME: [u8; 8] = [0; 8];
 
 macro_rules! directories {
@@ -65,12 +65,12 @@ macro_rules! directories {
                 Self { reply, listing: Listing { bytes: Vec::new(), limit: limit as usize } }
             }
 
-            /// How many bytes the listing may take.
+            /// The number of bytes that the listing may take.
             pub fn limit(&self) -> usize {
                 self.listing.limit
             }
 
-            /// Whether nothing was added.
+            /// Returns whether nothing was added.
             pub fn is_empty(&self) -> bool {
                 self.listing.bytes.is_empty()
             }
@@ -80,20 +80,21 @@ macro_rules! directories {
                 self.reply.send(&[&self.listing.bytes]);
             }
 
-            /// Answers that there are no more names, and that the kernel's cached names of the
-            /// directory are not a complete listing. Other readers continue to send requests.
+            /// Answers that there are no more names, but that the names that the kernel has cached
+            /// are no complete listing of the directory, so that other readers continue to send
+            /// requests.
             pub fn end_unkept(self) {
                 self.reply.send(&[&NO_NAME]);
             }
 
-            /// Whether the answer may wait for other requests, as
+            /// Returns whether the answer may wait for other requests, as
             /// [`inval_inode`](crate::Notifier::inval_inode) may. If not, it must be given at once:
-            /// too many wait already, and the requests that they wait for could not arrive.
+            /// too many answers wait already, and the requests that they wait for could not arrive.
             pub fn may_wait(&mut self) -> bool {
                 self.reply.may_wait(Waiter::Directory)
             }
 
-            /// Answers that it failed.
+            /// Answers with an error.
             pub fn error(self, errno: Errno) {
                 self.reply.error(errno);
             }
@@ -109,8 +110,9 @@ directories! {
 }
 
 impl ReplyDirectory {
-    /// Adds a name: `next` is the offset at which the listing continues after it (not zero); only
-    /// the type of `mode` is used. False: it doesn't fit any more, and wasn't added.
+    /// Adds a name. `next` is the offset at which the listing continues after it (not zero); only
+    /// the type of `mode` is used. Returns false if the name doesn't fit any more, and then adds
+    /// nothing.
     #[must_use]
     pub fn add(&mut self, ino: u64, next: u64, mode: u32, name: &[u8]) -> bool {
         self.listing.add(None, Listed { ino, next, mode, name })
@@ -118,8 +120,8 @@ impl ReplyDirectory {
 }
 
 impl ReplyDirectoryPlus {
-    /// Adds a name with its inode; the kernel counts one more lookup of the node. False: it doesn't
-    /// fit any more, wasn't added, and isn't counted.
+    /// Adds a name with its inode; the kernel counts one more lookup of the node. Returns false if
+    /// the name doesn't fit any more; then it is neither added nor counted.
     #[must_use]
     pub fn add(&mut self, entry: &Entry, next: u64, name: &[u8]) -> bool {
         let attributes = &entry.attributes;
@@ -127,8 +129,8 @@ impl ReplyDirectoryPlus {
         self.listing.add(Some(&entry.to_abi()), listed)
     }
 
-    /// Adds a name alone, without its inode and not counted as a lookup: "." and ".." are to be
-    /// added so.
+    /// Adds a name alone, without its inode and not counted as a lookup, as "." and ".." must be
+    /// added.
     #[must_use]
     pub fn add_name(&mut self, ino: u64, next: u64, mode: u32, name: &[u8]) -> bool {
         self.listing.add(Some(&EntryOut::default()), Listed { ino, next, mode, name })

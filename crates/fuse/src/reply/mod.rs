@@ -1,4 +1,4 @@
-//! The ways to answer.
+//! The objects by which requests are answered.
 //!
 //! Each method of [`Filesystem`](crate::Filesystem) gets one of these objects and owns it: it may
 //! answer before it returns, or move the object elsewhere and answer later, from any thread. An
@@ -39,8 +39,8 @@ macro_rules! replies {
                 Self { reply $(, $field)* }
             }
 
-            /// Answers that it failed. ENOSYS lasts: of most requests the kernel never sends that
-            /// one again on this mount.
+            /// Answers with an error. ENOSYS lasts: the kernel sends most kinds of requests never
+            /// again on this mount after it.
             pub fn error(self, errno: Errno) {
                 self.reply.error(errno);
             }
@@ -51,7 +51,7 @@ macro_rules! replies {
 replies! {
     /// Success or failure, nothing else.
     ReplyEmpty {}
-    /// A name's inode.
+    /// The inode that a name leads to.
     ReplyEntry {}
     /// Attributes.
     ReplyAttr {}
@@ -78,20 +78,20 @@ replies! {
 }
 
 impl ReplyEmpty {
-    /// It is done.
+    /// Answers that the operation has succeeded.
     pub fn ok(self) {
         self.reply.send(&[]);
     }
 }
 
 impl ReplyEntry {
-    /// There it is. The kernel counts one more lookup of the node.
+    /// Answers with the entry. The kernel counts one more lookup of the node.
     pub fn entry(self, entry: &Entry) {
         self.reply.send(&[entry.to_abi().as_bytes()]);
     }
 
-    /// There is no such name, and the kernel may remember that for `ttl` (LOOKUP only). ENOENT
-    /// isn't remembered.
+    /// Answers that there is no such name, which the kernel may remember for `ttl` (LOOKUP only).
+    /// It doesn't remember ENOENT.
     pub fn negative(self, ttl: Duration) {
         self.reply.send(&[Entry::negative(ttl).as_bytes()]);
     }
@@ -112,14 +112,14 @@ impl ReplyStatx {
 }
 
 impl ReplyOpen {
-    /// Opened; requests on it will carry `handle`.
+    /// Answers that it is open. Requests on it will carry `handle`.
     pub fn opened(self, handle: u64, flags: OpenFlags) {
         self.reply.send(&[open_out(handle, flags).as_bytes()]);
     }
 }
 
 impl ReplyCreate {
-    /// Created and opened. The kernel counts one more lookup of the node.
+    /// Answers that the file is created and open. The kernel counts one more lookup of the node.
     pub fn created(self, entry: &Entry, handle: u64, flags: OpenFlags) {
         self.reply.send(&[entry.to_abi().as_bytes(), open_out(handle, flags).as_bytes()]);
     }
@@ -135,14 +135,14 @@ impl ReplyData {
         self.limit
     }
 
-    /// The bytes; those beyond [`limit`](Self::limit) are left out. Fewer than requested mean the
-    /// end of the file.
+    /// Answers with the bytes; those beyond [`limit`](Self::limit) are left out. Fewer bytes than
+    /// requested mean the end of the file.
     pub fn data(self, data: &[u8]) {
         let data = data.get(..self.limit).unwrap_or(data);
         self.reply.send(&[data]);
     }
 
-    /// Like [`data`](Self::data), from several places without gathering them first.
+    /// Like [`data`](Self::data), from several slices without copying them together first.
     pub fn gather(self, parts: &[&[u8]]) {
         let mut left = self.limit;
         let slices: Vec<IoSlice<'_>> = parts
@@ -156,36 +156,37 @@ impl ReplyData {
         self.reply.send_slices(&slices);
     }
 
-    /// Lets `fill` write into a buffer of [`limit`](Self::limit) bytes, which has old content;
-    /// sends as many as it says. The buffer is the transport's own where it has one, so this copies
-    /// least.
+    /// Lets `fill` write into a buffer of [`limit`](Self::limit) bytes, which has old content, and
+    /// sends as many bytes as it returns. The buffer is the transport's own where it has one, so
+    /// this copies least.
     pub fn fill(self, fill: impl FnOnce(&mut [u8]) -> Result<usize, Errno>) {
         self.reply.fill(self.limit, fill);
     }
 
-    /// Whether the transport reads files by itself, and so whether
-    /// [`read_files`](Self::read_files) may be called: only while it is
-    /// [tried](crate::Filesystem::try_nonblocking) to serve a request of a ring.
+    /// Returns whether [`read_files`](Self::read_files) may be called, since the transport reads
+    /// files by itself. It does so only during the [attempt](crate::Filesystem::try_nonblocking) to
+    /// serve a request of a ring without blocking.
     pub fn can_read_files(&self) -> bool {
         self.reply.can_read_files()
     }
 
-    /// Lets `begin` write what it has of the answer into a buffer as [`fill`](Self::fill) does, and
-    /// say what is still to be read from files into it. The caller's thread waits for none of that.
+    /// Lets `begin` write what it has of the answer into a buffer, as [`fill`](Self::fill) does,
+    /// and return what is still to be read from files into it. The calling thread does not wait for
+    /// these reads.
     pub fn read_files(self, begin: impl FnOnce(&mut [u8]) -> Result<FileReads, Errno>) {
         self.reply.read_files(self.limit, begin);
     }
 }
 
 impl ReplyWrite {
-    /// So many bytes were written.
+    /// Answers how many bytes were written.
     pub fn written(self, bytes: u32) {
         self.reply.send(&[m::WriteOut { size: bytes, padding: 0 }.as_bytes()]);
     }
 }
 
 impl ReplyCopy {
-    /// So many bytes were copied.
+    /// Answers how many bytes were copied.
     pub fn copied(self, bytes: u64) {
         if self.wide {
             self.reply.send(&[m::CopyFileRangeOut { bytes_copied: bytes }.as_bytes()]);
@@ -209,8 +210,8 @@ impl ReplyXattr {
         self.room
     }
 
-    /// The value (or the list of names, each with a NUL). Answers its length if that was requested,
-    /// ERANGE if there is no room.
+    /// Answers with the value (or the list of names, each with a NUL), with its length if only that
+    /// was requested, or with ERANGE if there is too little room.
     pub fn value(self, value: &[u8]) {
         if self.room == 0 {
             self.length(value.len());
@@ -221,7 +222,8 @@ impl ReplyXattr {
         }
     }
 
-    /// The value's length, to a request with no [`room`](Self::room); ERANGE to others.
+    /// Answers a request with no [`room`](Self::room) with the value's length, and others with
+    /// ERANGE.
     pub fn length(self, length: usize) {
         match u32::try_from(length) {
             Ok(size) if self.room == 0 => self.reply.send(&[m::GetxattrOut { size, padding: 0 }.as_bytes()]),
@@ -233,9 +235,9 @@ impl ReplyXattr {
 macro_rules! waiting {
     ($($name:ident as $who:ident)*) => {
         $(impl $name {
-            /// Whether the answer may wait for other requests, as
+            /// Returns whether the answer may wait for other requests, as
             /// [`inval_inode`](crate::Notifier::inval_inode) may. If not, it must be given at once:
-            /// too many wait already, and the requests that they wait for could not arrive.
+            /// too many answers wait already, and the requests that they wait for could not arrive.
             pub fn may_wait(&mut self) -> bool {
                 self.reply.may_wait(Waiter::$who)
             }
@@ -261,8 +263,8 @@ impl ReplyIoctl {
         self.room
     }
 
-    /// What ioctl(2) returns, and what it leaves behind its argument. `data` that is longer than
-    /// [`room`](Self::room) answers EINVAL.
+    /// Answers with what ioctl(2) returns, and with the data that it copies to where its argument
+    /// points. If `data` is longer than [`room`](Self::room), this answers EINVAL.
     pub fn result(self, result: i32, data: &[u8]) {
         if data.len() > self.room as usize {
             return self.reply.error(Errno::INVAL);

@@ -11,14 +11,14 @@ use super::waits::{Waiter, Waiting, Waits};
 
 /// What a transport does with replies. Any thread may call it.
 pub(crate) trait Responder: Send + Sync {
-    /// Answers request `unique`: `error` is zero or a negative errno; the parts follow each other
-    /// after the header.
+    /// Answers request `unique`. `error` is zero or a negative errno; the parts follow the header
+    /// in order.
     fn send(&self, unique: u64, error: i32, parts: &[IoSlice<'_>]);
 
-    /// Lends a buffer of `size` bytes to `fill` and sends what it says, a count of bytes or an
+    /// Lends a buffer of `size` bytes to `fill`, and sends as many bytes as it returns, or its
     /// error. A transport that has a buffer of its own for the reply overrides this.
     fn fill(&self, unique: u64, size: usize, fill: &mut dyn FnMut(&mut [u8]) -> Result<usize, Errno>) {
-        /// Devices read without copies into memory that begins at such an address.
+        /// Devices can read without copies into memory that is aligned to so many bytes.
         const ALIGNMENT: usize = 4096;
         let mut buffer = BUFFER.take();
         if buffer.len() < size + ALIGNMENT {
@@ -36,27 +36,27 @@ pub(crate) trait Responder: Send + Sync {
         BUFFER.set(buffer);
     }
 
-    /// Whether [`read_files`](Self::read_files) can be called now.
+    /// Returns whether [`read_files`](Self::read_files) can be called now.
     fn can_read_files(&self) -> bool {
         false
     }
 
-    /// As [`fill`](Self::fill), but what `begin` leaves is read from files, and then the answer is
-    /// sent.
+    /// As [`fill`](Self::fill), but reads from files what `begin` has left out, and then sends the
+    /// answer.
     fn read_files(&self, unique: u64, size: usize, begin: &mut dyn FnMut(&mut [u8]) -> Result<FileReads, Errno>) {
         let _ = (size, begin);
         self.send(unique, -Errno::IO.raw_os_error(), &[]);
     }
 
-    /// How many of the requests wait that share what there is of room for requests. `None`: any
-    /// number may, for none takes room from others.
+    /// The count of waiting requests among those that share the room for requests. `None` if any
+    /// number of requests may wait, since they take no room from others.
     fn waits(&self) -> Option<&Arc<Waits>> {
         None
     }
 }
 
 thread_local! {
-    /// Where a thread that answers READs builds them.
+    /// The buffer in which a thread builds the answers to READs.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -64,7 +64,7 @@ thread_local! {
 pub(crate) struct Reply {
     unique: u64,
     responder: Option<Arc<dyn Responder>>,
-    /// It waits, until it is answered.
+    /// The mark that the request waits for others, until it is answered.
     waiting: Option<Waiting>,
 }
 
@@ -73,7 +73,7 @@ impl Reply {
         Self { unique, responder: Some(responder), waiting: None }
     }
 
-    /// Whether the answer may wait for other requests to be answered.
+    /// Returns whether the answer may wait for other requests to be answered.
     pub fn may_wait(&mut self, who: Waiter) -> bool {
         let Some(waits) = self.responder.as_ref().and_then(|responder| responder.waits()) else { return true };
         if self.waiting.is_none() {
@@ -107,7 +107,7 @@ impl Reply {
         let mut reply = self;
         let Some(responder) = reply.responder.clone() else { return };
         responder.fill(reply.unique, size, &mut once(fill));
-        // Not before: if `fill` panics, the caller is still answered.
+        // This comes only now: if `fill` panics, the drop still answers the caller.
         reply.responder = None;
     }
 
@@ -119,12 +119,13 @@ impl Reply {
         let mut reply = self;
         let Some(responder) = reply.responder.clone() else { return };
         responder.read_files(reply.unique, size, &mut once(begin));
-        // Not before: as above.
+        // This comes only now, for the same reason as above.
         reply.responder = None;
     }
 }
 
-/// What a transport calls once, as often as its type allows: the next time it fails.
+/// Turns a function that can be called once into one of the type that transports take. A second
+/// call returns `EIO`.
 fn once<T>(work: impl FnOnce(&mut [u8]) -> Result<T, Errno>) -> impl FnMut(&mut [u8]) -> Result<T, Errno> {
     let mut work = Some(work);
     move |buffer| work.take().map_or(Err(Errno::IO), |work| work(buffer))

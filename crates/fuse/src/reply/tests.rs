@@ -1,4 +1,4 @@
-//! What replies look like, and that each request gets one.
+//! Tests of the form of replies, and that each request gets one.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::abi::{messages::Dirent, opcode as op};
 use crate::filesystem::Filesystem;
 use crate::request::Form;
 
-/// Keeps what is sent: number, error, bytes.
+/// Keeps the replies that are sent: number, error, bytes.
 #[derive(Default)]
 struct Sent(Mutex<Vec<(u64, i32, Vec<u8>)>>);
 
@@ -157,7 +157,7 @@ impl Filesystem for Nothing {}
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever arrives gets one answer, or none if it is of the kind that has none.
+    /// Each message gets one answer, or none if its kind has none.
     #[test]
     fn each_message_gets_one_answer(
         opcode in prop_oneof![0u32..56, any::<u32>()],

@@ -1,16 +1,16 @@
 //! Requests whose answers wait for other requests.
 //!
-//! Before the kernel invalidates dirty pages it writes them, so an answer that waits for the former
-//! waits for WRITEs. Over rings each request takes an entry of its queue until it is answered: if
-//! all of a queue's entries are taken by requests that wait so, what they wait for can't arrive. So
-//! only some of a queue's may wait (invariant 28). Where a queue has got further entries for
-//! requests that take long, ioctls may have all of these, of which a user has only so many: others'
-//! wait beside them (invariant 65).
+//! The kernel writes dirty pages before it invalidates them, so an answer that waits for an
+//! invalidation waits for WRITEs. Over rings each request takes an entry of its queue until it is
+//! answered: if requests that wait take all entries of a queue, the WRITEs that they wait for can't
+//! arrive. So only some requests of a queue may wait (invariant 28). If a queue has got further
+//! entries for requests that take long, ioctls may wait in all of these. Since the number of such
+//! ioctls of one user is limited, those of other users can wait beside them (invariant 65).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// The requests that may have to wait for others. None takes the room of another.
+/// The kinds of requests that may have to wait for others. Each kind has its own room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waiter {
     Lseek,
@@ -18,33 +18,34 @@ pub(crate) enum Waiter {
     Ioctl,
 }
 
-/// Kinds of requests that may wait.
+/// The number of kinds of requests that may wait.
 const WAITERS: usize = 3;
-/// A queue has so many entries for each that may wait for one of the kinds: with all kinds together
-/// a part of the entries is always left.
+/// For each kind, one of so many entries of a queue may wait. Since this is one more than there are
+/// kinds, a part of the entries is always left.
 const ENTRIES_FOR_ONE: usize = WAITERS + 1;
 
 /// How many requests of a queue wait for others.
 #[derive(Debug)]
 pub(crate) struct Waits {
     most: usize,
-    /// How many more ioctls may wait.
+    /// How many more ioctls may wait, in the further entries.
     further: AtomicUsize,
     counts: [AtomicUsize; WAITERS],
 }
 
 impl Waits {
-    /// Of a queue with so many entries.
+    /// The counts of a queue with so many entries.
     pub fn new(entries: usize) -> Self {
         Self { most: entries / ENTRIES_FOR_ONE, further: AtomicUsize::new(0), counts: Default::default() }
     }
 
-    /// The queue has so many entries more than at first.
+    /// Notes that the queue has so many entries more than at first.
     pub fn has_further(&self, entries: usize) {
         self.further.store(entries, Relaxed);
     }
 
-    /// One more waits, unless so many do already that it must not.
+    /// Counts one more waiting request. Returns `None` if so many wait already that this one must
+    /// not.
     pub fn begin(self: &Arc<Self>, who: Waiter) -> Option<Waiting> {
         let further = self.further.load(Relaxed);
         let most = if who == Waiter::Ioctl { self.most + further } else { self.most };

@@ -1,4 +1,4 @@
-//! Taking arguments off a message, one after the other.
+//! Takes arguments off a message, one after the other.
 
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 

@@ -1,16 +1,16 @@
-//! The form of requests, and why bytes have none.
+//! The negotiated form of requests, and why bytes can't be parsed.
 
-/// What was negotiated that changes the form of requests.
+/// The result of the negotiation as far as it changes the form of requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Form {
-    /// SETXATTR is extended.
+    /// SETXATTR has its extended form.
     pub setxattr_ext: bool,
 }
 
 /// Why bytes are not a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
-    /// Less than a header, or a length that is not the message's.
+    /// The message is shorter than a header, or its header has another length.
     #[error("the message's length is wrong")]
     Length,
     /// The message ends before its arguments do.
@@ -22,7 +22,7 @@ pub enum ParseError {
     /// The extensions don't fit into the message or each other.
     #[error("request {name} has bad extensions", name = crate::abi::opcode::name(*.0))]
     Extension(u32),
-    /// A field has a value that means nothing.
+    /// A field has a value without meaning.
     #[error("request {name} has a value that means nothing", name = crate::abi::opcode::name(*.0))]
     Value(u32),
 }

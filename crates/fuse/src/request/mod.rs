@@ -26,20 +26,21 @@ pub struct Caller<'a> {
     pub uid: u32,
     /// The file-system group, or [`UNKNOWN_ID`] like the user.
     pub gid: u32,
-    /// The process; zero if it is outside the server's pid namespace, or the kernel itself asks.
+    /// The process; zero if it is outside the server's pid namespace, or if the kernel itself sends
+    /// the request.
     pub pid: u32,
     groups: &'a [u8],
 }
 
 impl Caller<'_> {
-    /// The supplementary groups that the kernel sent: with `CREATE_SUPP_GROUP` granted, in requests
-    /// that create, the parent's group if it is one of the caller's.
+    /// The supplementary groups that the kernel sent. With `CREATE_SUPP_GROUP` granted, this is the
+    /// parent's group in requests that create, if it is one of the caller's groups.
     pub fn groups(&self) -> impl Iterator<Item = u32> {
         let (groups, _) = self.groups.as_chunks();
         groups.iter().map(|group| u32::from_ne_bytes(*group))
     }
 
-    /// Whether the caller is known to be in `group`.
+    /// Returns whether the caller is known to be in `group`.
     pub fn is_in_group(&self, group: u32) -> bool {
         self.gid != UNKNOWN_ID && self.gid == group || self.groups().any(|reported| reported == group)
     }
@@ -50,8 +51,8 @@ impl Caller<'_> {
 pub struct Request<'a> {
     /// Its number, which the reply repeats.
     pub unique: u64,
-    /// The inode it is about: the parent where a name follows, the target's parent for LINK; zero
-    /// where it is about none.
+    /// The inode that the request is about: the parent where a name follows, the new name's parent
+    /// for LINK; zero for requests that are about none.
     pub nodeid: u64,
     /// The caller's file-system user (see [`Caller::uid`]).
     pub uid: u32,
@@ -101,7 +102,8 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The header of a message, if it has one whole: to answer what can't be parsed.
+/// The header of a message, if the message has a whole one. With it, a message that can't be parsed
+/// can be answered.
 pub(crate) fn header(message: &[u8]) -> Option<InHeader> {
     InHeader::read_from_bytes(message.get(..IN_HEADER)?).ok()
 }

@@ -41,7 +41,7 @@ pub enum Operation<'a> {
     },
     /// RENAME and RENAME2.
     Rename(Rename<'a>),
-    /// `node` gets the name `name` in the directory that the request is about.
+    /// Gives `node` the name `name` in the directory that the request is about.
     Link {
         node: u64,
         name: &'a [u8],
@@ -93,14 +93,14 @@ pub enum Operation<'a> {
     Lseek(Lseek),
     CopyFileRange(CopyFileRange),
     SyncFs,
-    /// `name` means nothing here.
+    /// `name` has no meaning here.
     TmpFile(Create<'a>),
     Statx {
         handle: Option<u64>,
         flags: u32,
         mask: StatxFlags,
     },
-    /// The answer to a notification that is never sent here; has no reply.
+    /// The answer to a RETRIEVE notification, which is a marker here; has no reply.
     NotifyReply,
     /// All other operations; answered ENOSYS.
     Unknown {
@@ -111,14 +111,14 @@ pub enum Operation<'a> {
 /// Lookups to forget, node by node.
 #[derive(Debug, Clone, Copy)]
 pub enum Forgets<'a> {
-    /// Of one node.
+    /// Lookups of one node.
     One {
         /// The node.
         node: u64,
         /// How many lookups.
         lookups: u64,
     },
-    /// Of many, in the protocol's form.
+    /// Lookups of many nodes, in the protocol's form.
     Many(&'a [u8]),
 }
 
@@ -141,34 +141,35 @@ impl Forgets<'_> {
 /// A time that SETATTR sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetTime {
-    /// The server's present.
+    /// The server's current time.
     Now,
-    /// A given one.
+    /// A given time.
     At(Timestamp),
 }
 
 /// What SETATTR changes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SetAttr {
-    /// Type and permissions; only the twelve bits may differ from what is.
+    /// Type and permissions; only the twelve permission bits may differ from the present mode.
     pub mode: Option<u32>,
     /// The user.
     pub uid: Option<u32>,
     /// The group.
     pub gid: Option<u32>,
-    /// Truncate or extend to so many bytes. open(2) with `O_TRUNC` comes as this, too.
+    /// The new size in bytes. open(2) with `O_TRUNC` comes as such a change, too.
     pub size: Option<u64>,
     /// Last access.
     pub atime: Option<SetTime>,
     /// Last modification.
     pub mtime: Option<SetTime>,
-    /// Last change (only from a kernel that keeps times itself, with the writeback cache).
+    /// Last change of the inode (only from a kernel that keeps times itself, with the writeback
+    /// cache).
     pub ctime: Option<Timestamp>,
     /// The handle by which it is changed.
     pub handle: Option<u64>,
-    /// Clear set-user-id, and set-group-id if the group may execute, and `security.capability`
-    /// (under `HANDLE_KILLPRIV_V2`): with a size, unless the caller may keep them, and with a new
-    /// owner.
+    /// Clear set-user-id, set-group-id if the group may execute, and `security.capability` (under
+    /// `HANDLE_KILLPRIV_V2`). The kernel sets this with a size, unless the caller may keep these
+    /// bits, and with a new owner.
     pub kill_suidgid: bool,
 }
 
@@ -181,27 +182,27 @@ pub struct MkNod<'a> {
     pub mode: u32,
     /// The caller's umask.
     pub umask: u32,
-    /// Of a device: which.
+    /// The device number, if the node is a device.
     pub rdev: u32,
 }
 
 /// RENAME and RENAME2.
 #[derive(Debug, Clone, Copy)]
 pub struct Rename<'a> {
-    /// The name that is.
+    /// The present name.
     pub name: &'a [u8],
-    /// The directory of the name that is to be.
+    /// The directory of the new name.
     pub new_parent: u64,
-    /// The name that is to be.
+    /// The new name.
     pub new_name: &'a [u8],
-    /// Exchange, don't replace, leave a whiteout.
+    /// Whether to exchange, not to replace, or to leave a whiteout.
     pub flags: RenameFlags,
 }
 
 /// OPEN and OPENDIR.
 #[derive(Debug, Clone, Copy)]
 pub struct Open {
-    /// As open(2) got them, without `O_CREAT`, `O_EXCL`, `O_NOCTTY` (and `O_TRUNC`, unless
+    /// The flags of open(2), without `O_CREAT`, `O_EXCL`, `O_NOCTTY` (and `O_TRUNC`, unless
     /// `ATOMIC_O_TRUNC` was granted).
     pub flags: OFlags,
     /// Clear set-id bits (with `O_TRUNC` only).
@@ -211,15 +212,15 @@ pub struct Open {
 /// CREATE and TMPFILE.
 #[derive(Debug, Clone, Copy)]
 pub struct Create<'a> {
-    /// The new file's name; of TMPFILE: nothing of meaning.
+    /// The new file's name; without meaning for TMPFILE.
     pub name: &'a [u8],
-    /// As open(2) got them.
+    /// The flags of open(2).
     pub flags: OFlags,
     /// Type and permissions (the umask applied already, unless `DONT_MASK` was granted).
     pub mode: u32,
     /// The caller's umask.
     pub umask: u32,
-    /// Clear set-id bits if it exists and is truncated.
+    /// Clear set-id bits if the file exists and is truncated.
     pub kill_suidgid: bool,
 }
 
@@ -228,11 +229,11 @@ pub struct Create<'a> {
 pub struct Read {
     /// The handle of OPEN or OPENDIR; zero if that was answered ENOSYS.
     pub handle: u64,
-    /// From where: a byte, or where an earlier listing left off.
+    /// The first byte to read, or the position at which an earlier listing ended.
     pub offset: u64,
     /// How many bytes at most.
     pub size: u32,
-    /// Of the open file.
+    /// The flags of the open file.
     pub flags: OFlags,
     /// The lock owner, if it is valid.
     pub lock_owner: Option<u64>,
@@ -243,13 +244,13 @@ pub struct Read {
 pub struct Write<'a> {
     /// The handle of OPEN; zero if that was answered ENOSYS.
     pub handle: u64,
-    /// To where.
+    /// The offset to write to, in bytes.
     pub offset: u64,
-    /// What. Valid until the method returns.
+    /// The bytes to write, which are valid until the method returns.
     pub data: &'a [u8],
-    /// Of the open file.
+    /// The flags of the open file.
     pub flags: OFlags,
-    /// From the page cache, kill set-id bits.
+    /// Flags: the data comes from the page cache, set-id bits are to be cleared.
     pub write_flags: WriteFlags,
     /// The lock owner, if it is valid.
     pub lock_owner: Option<u64>,
@@ -260,7 +261,7 @@ pub struct Write<'a> {
 pub struct Release {
     /// The handle of OPEN or OPENDIR.
     pub handle: u64,
-    /// Of the open file.
+    /// The flags of the open file.
     pub flags: OFlags,
     /// Flush too.
     pub flush: bool,
@@ -277,7 +278,7 @@ pub struct SetXattr<'a> {
     pub value: &'a [u8],
     /// Only create, or only replace.
     pub flags: XattrFlags,
-    /// An access ACL was set by a process outside the file's group: clear set-group-id.
+    /// Clear set-group-id, since a process outside the file's group sets an access ACL.
     pub kill_sgid: bool,
 }
 
@@ -290,7 +291,7 @@ pub struct Init {
     pub minor: u32,
     /// The longest read-ahead, in bytes.
     pub max_readahead: u32,
-    /// What it can.
+    /// The capabilities that it offers.
     pub capabilities: Capabilities,
 }
 
@@ -299,20 +300,21 @@ pub struct Init {
 pub struct Ioctl<'a> {
     /// The handle of OPEN or OPENDIR.
     pub handle: u64,
-    /// Where it comes from.
+    /// What kind of program and file the request comes from.
     pub flags: IoctlFlags,
     /// The command.
     pub command: u32,
     /// The argument as the program gave it.
     pub argument: u64,
-    /// What the argument points to, as many bytes as the command says.
+    /// The bytes that the argument points to, as many as the command says.
     pub data: &'a [u8],
     /// How many bytes may go back.
     pub reply_size: u32,
 }
 
 impl Ioctl<'_> {
-    /// The same with other data: to keep a request beyond the memory that it came in.
+    /// Returns the same request with other data, by which a request can outlive the buffer in which
+    /// it came.
     pub fn with_data<'a>(&self, data: &'a [u8]) -> Ioctl<'a> {
         let Self { handle, flags, command, argument, reply_size, .. } = *self;
         Ioctl { handle, flags, command, argument, data, reply_size }
@@ -324,11 +326,11 @@ impl Ioctl<'_> {
 pub struct Fallocate {
     /// The handle of OPEN.
     pub handle: u64,
-    /// From where.
+    /// The offset at which to begin, in bytes.
     pub offset: u64,
-    /// How much.
+    /// The length in bytes.
     pub length: u64,
-    /// How.
+    /// The mode.
     pub mode: FallocateFlags,
 }
 
@@ -346,7 +348,7 @@ pub enum Seek {
 pub struct Lseek {
     /// The handle of OPEN.
     pub handle: u64,
-    /// From where.
+    /// The offset at which to begin, in bytes.
     pub offset: u64,
     /// What to search for.
     pub whence: Seek,
@@ -357,16 +359,17 @@ pub struct Lseek {
 pub struct CopyFileRange {
     /// The handle of OPEN for the source, which is the inode of the request.
     pub handle_in: u64,
-    /// From where.
+    /// The offset at which to begin, in bytes.
     pub offset_in: u64,
     /// The target.
     pub node_out: u64,
     /// The handle of OPEN for the target.
     pub handle_out: u64,
-    /// To where.
+    /// The offset to write to, in bytes.
     pub offset_out: u64,
-    /// How much at most.
+    /// The most bytes to copy.
     pub length: u64,
-    /// Whether the reply has room for 64 bits; else no more than `u32::MAX` bytes are to be copied.
+    /// Whether the reply has 64 bits for the length. If not, at most `u32::MAX` bytes must be
+    /// copied.
     pub wide: bool,
 }

@@ -1,4 +1,4 @@
-//! From bytes to operations.
+//! Parses operations from bytes.
 
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags, StatxFlags, XattrFlags};
 use zerocopy::FromBytes;
@@ -141,8 +141,8 @@ pub fn operation<'a>(header: &m::InHeader, mut rest: Arguments<'a>, form: Form) 
     })
 }
 
-/// The group numbers among the extensions at a message's end; `None` if the extensions are no
-/// extensions.
+/// The group numbers among the extensions at a message's end; `None` if the extensions are
+/// malformed.
 pub fn groups(mut extensions: &[u8]) -> Option<&[u8]> {
     let mut groups: &[u8] = &[];
     while !extensions.is_empty() {

@@ -1,4 +1,4 @@
-//! Every request from its bytes, and bytes that are none.
+//! Tests that parse every request from its bytes, and bytes that are no request.
 
 use proptest::prelude::*;
 use rustix::fs::OFlags;
@@ -305,7 +305,7 @@ fn pieces_that_arrive_apart() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever arrives is a request or an error; and what a request lends is iterated to its end.
+    /// Any bytes give a request or an error, and what a request borrows can be iterated to its end.
     #[test]
     fn bytes_never_panic(
         opcode in prop_oneof![0u32..56, any::<u32>()],

@@ -1,24 +1,24 @@
-//! Whether there can be rings, and for which processors.
+//! Finds out whether there can be rings, and for which processors.
 
 use std::io;
 
-/// The kernel's switch.
+/// The kernel's switch for FUSE over io_uring.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 const ONLINE: &str = "/sys/devices/system/cpu/online";
-/// More rings than this are too many threads.
+/// The most rings, since each takes a thread.
 const MAX_PROCESSORS: usize = 512;
 
 /// Why requests don't come over rings.
 #[derive(Debug, thiserror::Error)]
 pub enum NoRing {
-    /// The kernel has none.
+    /// The kernel's FUSE does not support them.
     #[error("the kernel's FUSE knows no io_uring (Linux 6.14 and later may)")]
     Kernel,
     /// The kernel's switch is off.
     #[error("the kernel's switch for it is off: as root run `echo Y > {SWITCH}`, then mount again")]
     Switch,
-    /// There is no telling for how many processors rings are needed, or there are too many.
+    /// The number of processors is unknown, or there are too many.
     #[error("the number of processors can't be reported, or is too large")]
     Processors,
     /// The kernel or a sandbox refuses rings or their memory.
@@ -31,19 +31,20 @@ impl NoRing {
     pub fn not_offered() -> Self {
         match std::fs::read_to_string(SWITCH) {
             Ok(value) if value.trim() != "Y" => Self::Switch,
-            // Also when it was turned on since the mount.
+            // This includes that the switch was turned on after the mount.
             _ => Self::Kernel,
         }
     }
 }
 
-/// The processors for which the kernel wants queues, in the order of the queues: whether each is
-/// online.
+/// Returns whether each processor for which the kernel wants a queue is online, in the order of the
+/// queues.
 pub fn processors() -> Result<Vec<bool>, NoRing> {
     let read = |path| std::fs::read_to_string(path).ok().and_then(|text| parse(text.trim()));
     let possible = read(POSSIBLE).ok_or(NoRing::Processors)?;
     let online = read(ONLINE).unwrap_or_else(|| possible.clone());
-    // Queues are numbered like processors. Where numbers are left out the last ones have no queue.
+    // Queues are numbered like processors. If the numbers of processors have gaps, the last
+    // processors have no queue.
     Ok((0..possible.len()).map(|number| online.contains(&number)).collect())
 }
 

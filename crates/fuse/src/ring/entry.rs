@@ -1,4 +1,4 @@
-//! An entry from the request that arrives in it to the answer that leaves in it.
+//! The state of an entry from the request that arrives in it to the answer that leaves in it.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -10,15 +10,14 @@ use super::mailbox::Mailbox;
 use super::memory::Held;
 use crate::reply::{FileReads, Responder, Waits};
 
-/// Where an entry's memory is while there is a request in it.
+/// Who has an entry's memory while there is a request in it.
 enum State {
-    /// The entry belongs to the kernel, is being submitted, or belongs to the thread that serves
-    /// it.
+    /// The kernel or the thread that serves the entry has it, or it is being submitted.
     Elsewhere,
-    /// Here, for the answer.
+    /// This state has it, so that the answer can be written.
     Here(Held),
-    /// With the thread that serves the request, for it is read in place. An answer has to wait
-    /// until that is over.
+    /// The thread that serves the request has it, since it reads the request in place. An answer
+    /// has to wait until that ends.
     Read(Option<Answer>),
 }
 
@@ -31,16 +30,16 @@ struct Answer {
 
 struct Progress {
     state: State,
-    /// It is tried whether the request can be served without waiting: EAGAIN says that it can't,
+    /// A thread tries to serve the request without waiting. EAGAIN says that this is impossible,
     /// and is no answer.
     trying: bool,
-    /// That was said.
+    /// The attempt has ended with EAGAIN.
     postponed: bool,
     /// What has to be read from files before the request is answered.
     reading: Option<Reading>,
 }
 
-/// A request whose answer lacks what is in files.
+/// A request whose answer still lacks data that must be read from files.
 pub struct Reading {
     pub held: Held,
     pub unique: u64,
@@ -49,9 +48,9 @@ pub struct Reading {
 
 /// How an attempt to serve a request without blocking ended.
 pub enum Tried {
-    /// It is answered, or will be.
+    /// The request is answered, or will be.
     Answered,
-    /// It must be served again: it was postponed, or not even begun.
+    /// The request must be served again: it was postponed, or not even begun.
     Postponed(Held),
     /// Files are to be read.
     Reading(Reading),
@@ -70,17 +69,18 @@ impl Entry {
         Self { progress: Mutex::new(Rank::RingEntry, progress), mailbox, waits }
     }
 
-    /// A request begins to be served that has been copied: it may be answered at any time.
+    /// Begins to serve a request that has been copied, so that it may be answered at any time.
     pub fn begin(&self, held: Held, trying: bool) {
         *self.progress.lock() = Progress { state: State::Here(held), trying, postponed: false, reading: None };
     }
 
-    /// A request begins to be served that is read in place.
+    /// Begins to serve a request that is read in place.
     pub fn begin_in_place(&self, trying: bool) {
         *self.progress.lock() = Progress { state: State::Read(None), trying, postponed: false, reading: None };
     }
 
-    /// The request is no longer read in place: answers it if there is an answer.
+    /// Takes the memory back after the request was read in place, and sends the answer if there is
+    /// one.
     pub fn end_in_place(&self, mut held: Held) {
         let mut progress = self.progress.lock();
         match std::mem::replace(&mut progress.state, State::Elsewhere) {
@@ -93,7 +93,7 @@ impl Entry {
         }
     }
 
-    /// Whether a trial has found that the request has to wait.
+    /// Returns whether an attempt has found that the request has to wait.
     pub fn is_postponed(&self) -> bool {
         self.progress.lock().postponed
     }
@@ -117,7 +117,7 @@ impl Entry {
         }
     }
 
-    /// Answers with an error what no reply is there for.
+    /// Answers a request for which there is no reply object with an error.
     pub fn fail(&self, mut held: Held, unique: u64, errno: Errno) {
         held.answer(unique, -errno.raw_os_error(), 0);
         self.mailbox.put(held);
@@ -172,7 +172,7 @@ impl Responder for Entry {
                 return Ok(begun.length);
             }
             files = Some(begun);
-            // The entry stays here, for it is postponed.
+            // This error postpones the request, so the entry's memory stays here.
             Err(Errno::AGAIN)
         });
         let Some(files) = files else { return };
@@ -183,11 +183,11 @@ impl Responder for Entry {
         }
     }
 
-    /// Lends the payload itself.
+    /// Lends the payload of the entry itself.
     fn fill(&self, unique: u64, size: usize, fill: &mut dyn FnMut(&mut [u8]) -> Result<usize, Errno>) {
         let taken = std::mem::replace(&mut self.progress.lock().state, State::Elsewhere);
         let State::Here(held) = taken else {
-            // Requests for bytes bring none along, so none is read in place.
+            // Requests that read bytes bring no data along, so they are not read in place.
             self.progress.lock().state = taken;
             return self.send(unique, -Errno::IO.raw_os_error(), &[]);
         };
@@ -211,7 +211,8 @@ impl Responder for Entry {
     }
 }
 
-/// A payload that is being filled; if that panics the entry is there for the answer that says so.
+/// A payload that is being filled. If that panics, the entry gets its memory back for the error's
+/// answer.
 struct Lent<'a> {
     entry: &'a Entry,
     held: Option<Held>,

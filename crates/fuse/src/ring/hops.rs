@@ -1,19 +1,20 @@
-//! How often requests went from one thread to another: each time costs a wakeup or a wait.
+//! Counts how often requests went from one thread to another, which costs a wakeup or a wait each
+//! time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// How the requests of a mount's rings were served, since it began.
+/// How the requests of a mount's rings were served since the mount began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Hops {
-    /// The ring's thread was done with them at once. (A few are answered by another thread: fsyncs
-    /// that wait for a write of the log.)
+    /// Requests that the ring's thread served at once. (Another thread answers a few of them:
+    /// fsyncs that wait for a write of the log.)
     pub at_once: u64,
-    /// The ring's thread reads files for their answers.
+    /// Requests for whose answers the ring's thread read files.
     pub reading: u64,
-    /// The ring's thread tried them, and passed them to a thread that may block.
+    /// Requests that the ring's thread tried, and passed to a thread that may block.
     pub postponed: u64,
-    /// It passed them on without trying.
+    /// Requests that the ring's thread passed on without trying.
     pub not_tried: u64,
     /// Answers that another thread gave while the ring's thread was awake.
     pub answered_elsewhere: u64,
@@ -48,7 +49,7 @@ impl HopCounters {
         Self { of_rings }
     }
 
-    /// The sums of all rings. Zero where there are none.
+    /// The sums over all rings; zero if there are none.
     pub fn read(&self) -> Hops {
         self.of_rings.iter().fold(Hops::default(), |sum, of| Hops {
             at_once: sum.at_once + of.at_once.load(Relaxed),

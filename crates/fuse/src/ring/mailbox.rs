@@ -1,4 +1,4 @@
-//! How answered entries find back to the thread of their ring.
+//! Returns answered entries to the thread of their ring.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,8 +11,8 @@ use ubtrfs_threads::{Mutex, MutexGuard, Rank};
 use super::hops::{Counts, count};
 use super::memory::Held;
 
-/// Entries that are answered. Only their ring's thread may submit them; a thread that answers puts
-/// them here, and wakes that thread if it sleeps in the kernel.
+/// Entries that are answered. Only the thread of their ring may submit them, so a thread that
+/// answers puts them here, and wakes the ring's thread if that sleeps in the kernel.
 pub struct Mailbox {
     inner: Mutex<Inner>,
     wakes: OwnedFd,
@@ -34,12 +34,13 @@ impl Mailbox {
         Ok(Self { inner: Mutex::with_default(Rank::Mailbox), wakes, counts: Arc::default() })
     }
 
-    /// Becomes readable to wake the thread. It is never read: each write counts as an event.
+    /// The eventfd that becomes readable to wake the thread. Nobody reads it, since each write
+    /// counts as an event.
     pub fn wakes(&self) -> &OwnedFd {
         &self.wakes
     }
 
-    /// How requests of this ring went from thread to thread.
+    /// Counts how requests of this ring went from thread to thread.
     pub fn counts(&self) -> &Arc<Counts> {
         &self.counts
     }
@@ -63,8 +64,8 @@ impl Mailbox {
         self.wake(inner);
     }
 
-    /// Swaps the contents for `empty`; from now on the thread counts as asleep. False: it must
-    /// stop.
+    /// Swaps the contents with `empty`, and counts the thread as asleep from now on. Returns false
+    /// if the thread must stop.
     pub fn fall_asleep(&self, empty: &mut Vec<Held>) -> bool {
         let mut inner = self.inner.lock();
         std::mem::swap(&mut inner.answered, empty);
@@ -73,7 +74,7 @@ impl Mailbox {
         !inner.stop
     }
 
-    /// The thread is awake, and will check the mailbox again before it sleeps.
+    /// Notes that the thread is awake, and will check the mailbox again before it sleeps.
     pub fn awake(&self) {
         self.inner.lock().asleep = false;
     }
@@ -82,7 +83,7 @@ impl Mailbox {
         let was_asleep = std::mem::take(&mut inner.asleep);
         drop(inner);
         if was_asleep {
-            // It can't fail but by a full counter, and then the event is there.
+            // This fails only if the counter is full, and then the event is pending anyway.
             let _ = rustix::io::write(&self.wakes, &1_u64.to_ne_bytes());
         }
     }

@@ -20,12 +20,12 @@ use crate::abi::{IN_HEADER, OUT_HEADER, messages::InHeader};
 
 /// Distance between the headers of two entries.
 const STRIDE: usize = 512;
-/// Where between them the kernel reads where the areas are.
+/// The offset within that distance of the vectors, by which the kernel finds the areas.
 const VECTORS_AT: usize = STRIDE - size_of::<Vectors>();
-/// Where a submission has the number of vectors.
+/// The offset in a submission of the number of vectors.
 const LENGTH_AT: usize = 24;
 
-/// Where the two areas of an entry are and how long, as readv(2) has it.
+/// The addresses and lengths of the two areas of an entry, in the form of readv(2).
 type Vectors = [usize; 4];
 
 /// The memory of some entries of a queue, mapped in one piece. Pages that no request has used take
@@ -63,7 +63,7 @@ impl Drop for Area {
     }
 }
 
-/// An entry that the server has.
+/// An entry that belongs to the server.
 pub struct Held {
     area: Arc<Area>,
     index: u16,
@@ -77,7 +77,7 @@ unsafe impl Send for Held {}
 // SAFETY: a shared reference allows reading only.
 unsafe impl Sync for Held {}
 
-/// An entry that the kernel has.
+/// An entry that belongs to the kernel.
 pub struct Away(Held);
 
 /// Maps the `count` entries from number `first` on, with `room` bytes of payload each.
@@ -101,12 +101,12 @@ impl Held {
         self.index
     }
 
-    /// Which request is in it.
+    /// The opcode of the request in it.
     pub fn opcode(&self) -> u32 {
         InHeader::read_from_prefix(self.headers()).map_or(0, |(header, _)| header.opcode)
     }
 
-    /// An entry with a request that has nothing but this.
+    /// Returns the entry with a request that has only an opcode.
     #[cfg(test)]
     pub fn with(mut self, opcode: u32) -> Self {
         let header = InHeader { opcode, ..InHeader::default() };
@@ -148,7 +148,7 @@ impl Held {
         unsafe { std::slice::from_raw_parts_mut(self.payload.as_ptr(), self.room) }
     }
 
-    /// Notes the answer: `length` bytes of payload, or an error.
+    /// Writes the header of the answer: `length` bytes of payload, or an error.
     pub fn answer(&mut self, unique: u64, error: i32, length: usize) {
         let len = (OUT_HEADER + length) as u32;
         let out = OutHeader { len, error, unique };
@@ -159,7 +159,7 @@ impl Held {
         self.headers_mut()[..bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Copies `parts` into the payload; `None` if there is no room.
+    /// Copies `parts` into the payload, and returns their length; `None` if there is no room.
     pub fn put<'a>(&mut self, parts: impl Iterator<Item = &'a [u8]>) -> Option<usize> {
         let (room, mut at) = (self.payload_mut(), 0);
         for part in parts {
@@ -169,9 +169,9 @@ impl Held {
         Some(at)
     }
 
-    /// The submission that gives the entry to the kernel, for the first time.
+    /// Returns the submission that gives the entry to the kernel for the first time.
     pub fn register(mut self, device: Fd, queue: u16) -> (squeue::Entry128, Away) {
-        // The kernel reads where the areas are from the entry's own memory, behind the headers.
+        // The kernel reads the vectors from the entry's own memory, behind the headers.
         let header = self.headers.as_ptr().expose_provenance();
         let vectors: Vectors = [header, size_of::<Headers>(), self.payload.as_ptr().expose_provenance(), self.room];
         self.headers_mut()[VECTORS_AT..].copy_from_slice(vectors.as_bytes());
@@ -180,7 +180,7 @@ impl Held {
         (submission(device, REGISTER, command, self.index, at as u64), Away(self))
     }
 
-    /// The submission that gives the kernel the answer, and the entry with it.
+    /// Returns the submission that gives the kernel the answer, and the entry with it.
     pub fn commit(self, device: Fd, queue: u16) -> (squeue::Entry128, Away) {
         let command = Command { queue, commit_id: self.read().transfer.commit_id, ..Command::default() };
         (submission(device, COMMIT_AND_FETCH, command, self.index, 0), Away(self))
@@ -194,10 +194,10 @@ impl Held {
 }
 
 impl Away {
-    /// The entry is the server's again.
+    /// Returns the entry to the server.
     ///
-    /// # Safety
-    /// The kernel completed the submission that it was given with, or never got that.
+    /// # Safety The kernel has completed the submission that gave it the entry, or never got that
+    /// submission.
     pub unsafe fn back(self) -> Held {
         self.0
     }

@@ -9,8 +9,8 @@
 //!
 //! That thread must not block: every request of its processor would wait with it. It serves what
 //! the filesystem can answer [without blocking](crate::Filesystem::try_nonblocking), and puts all
-//! else into a [backlog](workers), which other threads work off. The thread that answers a request
-//! writes into the entry's own memory and puts the entry into the [`mailbox`] of its ring.
+//! other requests into a [backlog](workers), which other threads serve. The thread that answers a
+//! request writes into the entry's own memory and puts the entry into the [`mailbox`] of its ring.
 //!
 //! | file | what it does |
 //! |---|---|
@@ -24,11 +24,11 @@
 //! | `workers` | requests that may wait |
 //! | `serve` | all threads together |
 //!
-//! An answer that waits for other requests keeps its entry from these, so each queue lets only some
-//! of its requests wait so ([`may_wait`](crate::reply::ReplyLseek::may_wait)).
+//! A request that waits for other requests takes an entry that these may need, so each queue lets
+//! only some of its requests wait this way ([`may_wait`](crate::reply::ReplyLseek::may_wait)).
 //!
-//! FORGET and INTERRUPT still come over `/dev/fuse`, but for a FORGET of an entry of a listing that
-//! the kernel can't use.
+//! FORGET and INTERRUPT still come over `/dev/fuse`, except for the FORGET of a listing's entry
+//! that the kernel can't use.
 
 mod available;
 mod entry;
@@ -50,14 +50,14 @@ use queue::Queue;
 pub(crate) use serve::{Handler, serve};
 pub use spread::MAX_LONG;
 
-/// Entries of a ring, where there are few processors.
+/// The number of entries of a ring, where there are few processors.
 const DEPTH: usize = 32;
-/// Entries of all rings, where there are many, but never fewer than [`MIN_DEPTH`] each: their
-/// payloads may take memory.
+/// The number of entries of all rings, where there are many processors, but never fewer than
+/// [`MIN_DEPTH`] each. The limit is there because payloads may take memory.
 const ENTRIES: usize = 256;
 const MIN_DEPTH: usize = 8;
-/// Entries of a processor that is not online: it might be some day. One is left where one request
-/// of each kind waits for others.
+/// The number of entries of a processor that is not online, but might be some day. One is left if
+/// one request of each kind waits for others.
 const OFFLINE_DEPTH: usize = 4;
 
 /// The rings of a mount, ready to be registered.
@@ -66,8 +66,9 @@ pub(crate) struct Rings {
 }
 
 impl Rings {
-    /// Makes a ring for each processor, for requests of up to `max_write` bytes. Everything that
-    /// may fail is done here: once the kernel knows that there are rings, it accepts nothing else.
+    /// Makes a ring for each processor, for requests of up to `max_write` bytes. All that may fail
+    /// is done here, since the kernel accepts no other transport once it knows that there are
+    /// rings.
     pub fn prepare(device: &Arc<Device>, max_write: usize) -> Result<Self, NoRing> {
         let processors = available::processors()?;
         let online = processors.iter().filter(|online| **online).count().max(1);
@@ -80,12 +81,12 @@ impl Rings {
         Ok(Self { queues })
     }
 
-    /// What counts how requests go from thread to thread.
+    /// The counters of how requests go from thread to thread.
     pub fn hops(&self) -> HopCounters {
         HopCounters::new(self.queues.iter().map(|queue| Arc::clone(queue.mailbox().counts())).collect())
     }
 
-    /// How many there are.
+    /// The number of rings.
     pub fn count(&self) -> usize {
         self.queues.len()
     }

@@ -20,18 +20,18 @@ use super::spread::Spread;
 use crate::device::Device;
 use crate::reply::Waits;
 
-/// `user_data` of the completion that says that the mailbox has something.
+/// The `user_data` of the completion that says that the mailbox has entries or a stop.
 const WAKE: u64 = u64::MAX;
-/// The bit in the `user_data` of completions of reads; the lower ones are the number of the read in
-/// its request, and the entry's.
+/// The bit in the `user_data` of completions of reads. The lower bits are the number of the read in
+/// its request, and the number of the entry.
 const READ: u64 = 1 << 62;
 const ENTRY_BITS: u32 = u16::BITS;
-/// Completions that there is room for, for each submission.
+/// The room for completions, per submission.
 const COMPLETIONS: u32 = 8;
-/// How often the kernel may say that the mount has not begun, a millisecond apart.
+/// How often the kernel may refuse entries because the mount has not begun, a millisecond apart.
 const MAX_RETRIES: u32 = 1000;
 
-/// A request off the ring.
+/// A request that was taken off the ring.
 pub struct Work {
     pub entry: Arc<Entry>,
     pub held: Held,
@@ -40,9 +40,9 @@ pub struct Work {
 /// Reads of files for the answer of one request.
 struct Reads {
     request: Reading,
-    /// Those that are not complete.
+    /// How many reads are not complete.
     left: usize,
-    /// One has failed, or was short.
+    /// Whether a read has failed, or was short.
     failed: bool,
 }
 
@@ -53,26 +53,26 @@ type Postpone<'a> = dyn Fn(Work) + 'a;
 
 /// The requests of one processor. The thread that runs it is the only one that may submit.
 pub struct Queue {
-    // Dropped first: after that the kernel touches no entry.
+    // This is dropped first; after that the kernel touches no entry.
     uring: IoUring<squeue::Entry128>,
     number: u16,
     device: Arc<Device>,
     mailbox: Arc<Mailbox>,
     entries: Vec<Arc<Entry>>,
-    /// Those that are to be registered.
+    /// Entries that are to be registered.
     new: Vec<Held>,
     away: Vec<Option<Away>>,
     /// Requests whose files are being read, by the numbers of their entries.
     reading: Vec<Option<Reads>>,
     spread: Spread,
-    /// Entries at first.
+    /// The number of entries at first.
     depth: usize,
     /// Bytes of payload of each entry.
     room: usize,
     waits: Arc<Waits>,
     /// How often the kernel may still refuse an entry because the mount has not begun.
     retries_left: u32,
-    /// The connection is.
+    /// Whether the connection has ended.
     ended: bool,
 }
 
@@ -115,8 +115,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Registers more entries while many are held by requests that take long: those of others must
-    /// be able to come (invariant 65).
+    /// Registers more entries while requests that take long hold many, so that requests of others
+    /// can arrive (invariant 65).
     fn grow(&mut self) -> io::Result<()> {
         let missing = self.spread.missing();
         if missing == 0 {
@@ -139,13 +139,14 @@ impl Queue {
     }
 
     /// Registers the entries and passes requests to `attempt`, which must not block, and those that
-    /// it gives back to `postpone`, until the connection has ended.
+    /// `attempt` gives back to `postpone`, until the connection has ended.
     pub fn run(mut self, attempt: &mut Attempt<'_>, postpone: &Postpone<'_>) -> io::Result<()> {
         self.ended = self.serve_all(attempt, postpone)?;
         Ok(())
     }
 
-    /// Returns whether the connection has ended; if not, the thread was stopped.
+    /// Serves until the connection has ended or the thread is stopped. Returns whether the
+    /// connection has ended.
     fn serve_all(&mut self, attempt: &mut Attempt<'_>, postpone: &Postpone<'_>) -> io::Result<bool> {
         pin(usize::from(self.number));
         prefer();
@@ -175,7 +176,7 @@ impl Queue {
         Ok(false)
     }
 
-    /// Handles one completion. False: the connection has ended.
+    /// Handles one completion. Returns false if the connection has ended.
     fn complete(
         &mut self,
         completion: &cqueue::Entry,
@@ -202,7 +203,7 @@ impl Queue {
         // SAFETY: the entry was away by the submission that is complete now.
         let held = unsafe { away.back() };
         if let Some(errno) = error {
-            // The answer to INIT is being delivered.
+            // The kernel has not processed the answer to INIT yet.
             self.retries_left = self.retries_left.checked_sub(1).ok_or(errno)?;
             std::thread::sleep(Duration::from_millis(1));
             self.register(held)?;
@@ -225,13 +226,14 @@ impl Queue {
         Ok(true)
     }
 
-    /// Submits the reads of files for an answer, with the next entering.
+    /// Queues the reads of files for an answer; they are submitted when the thread enters the
+    /// kernel next.
     fn read_files(&mut self, mut request: Reading) -> io::Result<()> {
         let index = request.held.index();
         let mut submissions = Vec::new();
         let room = request.held.payload_mut();
         for (number, read) in request.files.reads.iter().enumerate() {
-            // A range that the buffer does not have fails by its length.
+            // A range beyond the buffer becomes a read of length zero, which counts as short.
             let part = room.get_mut(read.range.clone()).unwrap_or_default();
             let file = Fd(read.file.as_raw_fd());
             let submission = opcode::Read::new(file, part.as_mut_ptr(), part.len() as u32).offset(read.at);
@@ -280,7 +282,7 @@ impl Queue {
         self.give(index, &submission, away)
     }
 
-    /// Gives an entry to the kernel, with the next entering.
+    /// Gives an entry to the kernel when the thread enters it next.
     fn give(&mut self, index: u16, submission: &squeue::Entry128, away: Away) -> io::Result<()> {
         let Some(place) = self.away.get_mut(usize::from(index)) else { return Ok(()) };
         *place = Some(away);
@@ -297,8 +299,8 @@ impl Queue {
         // SAFETY: what it refers to is the memory of an entry, which is kept while it is away or
         // read into, the mailbox's descriptor, or that of a file, kept until its read is complete.
         while unsafe { self.uring.submission().push(submission) }.is_err() {
-            // The queue has room for all entries that there are at first: this happens when the
-            // kernel has not consumed submissions, or there are more.
+            // The queue has room for all entries that there are at first, so it is full only when
+            // the kernel has not consumed submissions, or when there are more entries.
             match self.uring.submit() {
                 Err(error) if !is_passing(&error) => return Err(error),
                 _ => {}
@@ -311,7 +313,7 @@ impl Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         for reads in self.reading.iter().flatten() {
-            // The kernel may still write into it.
+            // The kernel may still write into the entry.
             reads.request.held.keep_forever();
         }
         if !self.ended {
@@ -322,12 +324,12 @@ impl Drop for Queue {
     }
 }
 
-/// A ring whose completions are processed when its thread enters the kernel.
+/// Makes a ring whose completions are processed whenever its thread enters the kernel.
 ///
-/// Not only when it asks for them (`DEFER_TASKRUN`), though that takes 3 % less processor time for
-/// a request: of a process that is killed while some thread of it can't end, the kernel would
-/// continue to give requests to entries whose thread has ended, where nobody takes them, and an
-/// abort of the connection would not end these requests.
+/// `DEFER_TASKRUN`, with which completions are processed only when the thread asks for them, would
+/// take 3 % less processor time for a request. But if a process is killed while some thread of it
+/// can't end, the kernel would continue to give requests to entries whose thread has ended. Nobody
+/// would take these requests, and an abort of the connection would not end them.
 fn ring(size: u32) -> io::Result<IoUring<squeue::Entry128>> {
     let mut builder = IoUring::builder();
     // A request may become a few reads.
@@ -335,26 +337,26 @@ fn ring(size: u32) -> io::Result<IoUring<squeue::Entry128>> {
     builder.build(size)
 }
 
-/// Whether entering the ring may simply be tried again.
+/// Returns whether entering the ring may simply be tried again.
 fn is_passing(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::INTR | Errno::AGAIN | Errno::BUSY))
 }
 
-/// What the threads of rings have less of than others, as nice(1) says. A server and a client on
-/// one processor take turns; where the server counts for more, it is the client that has had its
-/// share when it falls asleep, and Linux (since 6.12) keeps it where it is. Otherwise an answer may
-/// wake it on another, idle processor, which takes thrice as long.
+/// The nice value of the threads of rings. A server and a client on one processor take turns. If
+/// the server has the greater weight, the client has used up its share when it falls asleep, and
+/// then Linux (since 6.12) keeps it on its processor. Otherwise an answer may wake it on another,
+/// idle processor, which takes three times as long.
 const NICENESS: i32 = -5;
 
-/// Prefers this thread to others, if it may.
+/// Gives this thread a higher priority, if the process may do that.
 fn prefer() {
     if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {
         tracing::debug!(%error, "a ring's thread is not preferred");
     }
 }
 
-/// Keeps this thread on a processor. One that is not online, or not ours to use, is served from
-/// wherever the thread runs.
+/// Pins this thread to a processor. If the processor is not online, or not allowed to this process,
+/// the thread serves its queue from wherever it runs.
 fn pin(processor: usize) {
     if processor < CpuSet::MAX_CPU {
         let mut set = CpuSet::new();
@@ -365,7 +367,7 @@ fn pin(processor: usize) {
     }
 }
 
-/// Whether this error means that the connection has ended.
+/// Returns whether this error means that the connection has ended.
 fn is_end(errno: Errno) -> bool {
     matches!(errno, Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED | Errno::NODEV)
 }

@@ -22,13 +22,13 @@ use crate::filesystem::Filesystem;
 use crate::reply::{Reply, Responder};
 use crate::request::{Form, Operation, Request};
 
-/// Requests up to this length are copied before they are served, so that their entry is free to
-/// take the answer.
+/// Requests up to this length in bytes are copied before they are served, so that their entry can
+/// take the answer at any time.
 const COPIED: usize = 4096;
-/// How long FORGETs may accumulate: the kernel then sends many at once.
+/// How long to let FORGETs accumulate, so that the kernel sends many at once.
 const FORGETS_GATHER: Duration = Duration::from_millis(2);
 
-/// What serves requests.
+/// The filesystem that serves requests, and the form of these.
 pub(crate) struct Handler<'a, F> {
     pub filesystem: &'a F,
     pub destroy: &'a (dyn Fn() + Sync),
@@ -37,8 +37,9 @@ pub(crate) struct Handler<'a, F> {
 
 impl<F: Filesystem> Handler<'_, F> {
     fn dispatch(&self, request: &Request<'_>, responder: &Arc<dyn Responder>) {
-        // Nobody replies to a FORGET. The one that the kernel sends for an entry of a listing that
-        // it can't use comes over a ring, and its entry has to go back; the caller waits for that.
+        // A FORGET has no reply. But the FORGET that the kernel sends for a listing's entry that it
+        // can't use comes over a ring, and its ring entry has to go back to the kernel, for which
+        // the caller waits.
         let forgotten = matches!(request.op, Operation::Forget(_));
         let reply = forgotten.then(|| Reply::new(request.unique, Arc::clone(responder)));
         dispatch::request(self.filesystem, self.destroy, request, responder);
@@ -47,7 +48,7 @@ impl<F: Filesystem> Handler<'_, F> {
         }
     }
 
-    /// Serves a request in a ring's thread if that needs no waiting.
+    /// Serves a request in a ring's thread if that is possible without waiting.
     fn try_at_once(&self, work: Work, copy: &mut [u8; COPIED]) -> Tried {
         let entry = Arc::clone(&work.entry);
         let mut begun = false;
@@ -61,7 +62,7 @@ impl<F: Filesystem> Handler<'_, F> {
         });
         match (entry.end_trial(begun), panicked) {
             (Tried::Postponed(held), Some(unique)) => {
-                // Before there was a reply.
+                // The panic came before there was a reply object.
                 entry.fail(held, unique, Errno::IO);
                 Tried::Answered
             }
@@ -74,8 +75,8 @@ impl<F: Filesystem> Handler<'_, F> {
         self.read(work, false, copy, &mut |request, responder| self.dispatch(request, responder));
     }
 
-    /// Hands a request to `serve`, from `copy` if it fits. Returns the request's number if `serve`
-    /// panicked.
+    /// Passes a request to `serve`, copied into `copy` if it fits. Returns the request's number if
+    /// `serve` panicked.
     fn read(
         &self,
         Work { entry, held }: Work,
@@ -133,9 +134,9 @@ impl Stop {
     }
 }
 
-/// Serves until the connection has ended, or a ring fails: then the connection ends with the last
-/// descriptor of the device. `workers` threads serve requests that may block; a message takes at
-/// most `buffer` bytes. `begun` is called when all threads have started.
+/// Serves until the connection has ended, or a ring fails; in that case the connection ends with
+/// the last descriptor of the device. `workers` threads serve requests that may block; a message
+/// takes at most `buffer` bytes. Calls `begun` when all threads have started.
 pub(crate) fn serve<F: Filesystem>(
     rings: Rings,
     device: &Arc<Device>,
@@ -173,7 +174,7 @@ pub(crate) fn serve<F: Filesystem>(
             };
             match thread::Builder::new().name(format!("ring-{number}")).spawn_scoped(scope, run) {
                 Ok(thread) => threads.push(thread),
-                // The kernel would wait for its registration.
+                // Without this thread the kernel would wait for the registration of its ring.
                 Err(error) => started = Err(error),
             }
         }
@@ -192,7 +193,8 @@ pub(crate) fn serve<F: Filesystem>(
     stop.error.lock().take().map_or(Ok(()), Err)
 }
 
-/// Serves what does not come over rings. The kernel wants a `buffer` that might take a WRITE.
+/// Serves requests that do not come over rings. The kernel requires a `buffer` that could take a
+/// WRITE.
 fn read_device<F: Filesystem>(
     device: &Arc<Device>,
     buffer: usize,

@@ -1,12 +1,12 @@
-//! How many entries a ring needs so that long requests leave room for others.
+//! Computes how many entries a ring needs so that long requests leave room for others.
 //!
-//! A request holds its entry until it is answered, and a user can make many that take long: to
-//! truncate large files, to defragment them, to make subvolumes. While they hold all entries no
-//! request of another user comes (invariant 65). So these get further entries.
+//! A request holds its entry until it is answered, and a user can send many that take long: to
+//! truncate large files, to defragment them, to make subvolumes. While these hold all entries, no
+//! request of another user arrives (invariant 65). So a ring gets further entries then.
 //!
-//! The kernel delivers any request in any entry, so each takes the memory of a payload at the most,
-//! and never gives it back. So there is a bound, which is that of one user's long requests
-//! ([`MAX_LONG`]).
+//! The kernel delivers any request in any entry, so each entry may take the memory of a whole
+//! payload, and never gives it back. So the number of further entries is limited to the number of
+//! one user's long requests ([`MAX_LONG`]).
 
 use crate::abi::opcode;
 
@@ -15,31 +15,32 @@ pub const MAX_LONG: usize = 64;
 
 /// Which entries of a ring hold requests that may take long.
 pub struct Spread {
-    /// Entries that are to be left for others.
+    /// How many entries are to be left for others.
     depth: u16,
     most: u16,
-    /// By the numbers of entries.
+    /// Whether each entry, by its number, holds a request that may take long.
     lasts: Vec<bool>,
     lasting: u16,
 }
 
 impl Spread {
-    /// Of a ring that has to have `depth` entries besides those that long requests hold.
+    /// Returns the state of a ring that is to have `depth` entries besides those that long requests
+    /// hold.
     pub fn new(depth: u16) -> Self {
         Self { depth, most: depth + MAX_LONG as u16, lasts: Vec::new(), lasting: 0 }
     }
 
-    /// The ring has so many entries now.
+    /// Notes that the ring has so many entries now.
     pub fn has(&mut self, entries: usize) {
         self.lasts.resize(entries, false);
     }
 
-    /// It can't have more.
+    /// Notes that the ring can't have more entries.
     pub fn is_full(&mut self) {
         self.most = self.lasts.len() as u16;
     }
 
-    /// A request has arrived in an entry.
+    /// Notes that a request has arrived in an entry.
     pub fn arrived(&mut self, index: u16, opcode: u32) {
         let may_last = matches!(opcode, opcode::SETATTR | opcode::FALLOCATE | opcode::IOCTL);
         if let Some(lasts) = self.lasts.get_mut(usize::from(index)).filter(|lasts| !**lasts && may_last) {
@@ -48,7 +49,7 @@ impl Spread {
         }
     }
 
-    /// The request in an entry is answered.
+    /// Notes that the request in an entry is answered.
     pub fn answered(&mut self, index: u16) {
         if let Some(lasts) = self.lasts.get_mut(usize::from(index)).filter(|lasts| **lasts) {
             *lasts = false;

@@ -1,8 +1,8 @@
 //! Requests that may wait, and the threads that serve them.
 //!
-//! A WRITE waits while too much data is dirty, as long as a commit takes, and a few writers may
-//! have any number of them. So WRITEs have only half of the threads, and all else has the others
-//! (invariant 65).
+//! A WRITE waits while too much data is dirty, which takes as long as a commit, and a few writers
+//! may have any number of WRITEs under way. So WRITEs get only half of the threads, and all other
+//! requests have the rest (invariant 65).
 
 use std::collections::VecDeque;
 
@@ -21,21 +21,21 @@ pub struct Backlog {
 struct Inner {
     work: Line,
     writes: Line,
-    /// How many there were.
+    /// How many requests were pushed so far.
     pushed: u64,
     idle: usize,
     serving: usize,
-    /// WRITEs of these.
+    /// How many of the requests that are being served are WRITEs.
     writing: usize,
     most_writing: usize,
     closed: bool,
 }
 
-/// Requests with the order in which they came.
+/// Requests, each with its number in the order of arrival.
 type Line = VecDeque<(u64, Work)>;
 
 impl Inner {
-    /// The oldest request that may be served, and whether it is a WRITE.
+    /// Takes the oldest request that may be served, and says whether it is a WRITE.
     fn next(&mut self) -> Option<(Work, bool)> {
         let may_write = self.writing < self.most_writing || self.closed;
         let age = |line: &Line| line.front().map(|(age, _)| *age);
@@ -50,7 +50,7 @@ impl Inner {
 }
 
 impl Backlog {
-    /// For so many threads.
+    /// Returns a backlog for this many threads.
     pub fn new(threads: usize) -> Self {
         let inner = Inner { most_writing: threads.div_ceil(2), ..Inner::default() };
         Self { inner: Mutex::new(Rank::RingBacklog, inner), changed: Condvar::new() }
@@ -70,7 +70,7 @@ impl Backlog {
         }
     }
 
-    /// Serves requests until there will be none.
+    /// Serves requests until the backlog is closed and empty.
     pub fn serve(&self, mut serve: impl FnMut(Work)) {
         let mut inner = self.inner.lock();
         loop {
@@ -80,7 +80,8 @@ impl Backlog {
                 MutexGuard::unlocked(&mut inner, || serve(work));
                 inner.serving -= 1;
                 inner.writing -= usize::from(is_write);
-                // What this thread takes next may be older, and no WRITE.
+                // This thread may take an older request next that is no WRITE, so another thread
+                // must take a WRITE.
                 if is_write && inner.idle > 0 && !inner.writes.is_empty() {
                     self.changed.notify_one();
                 }
@@ -94,13 +95,13 @@ impl Backlog {
         }
     }
 
-    /// Whether there are requests that are not served yet.
+    /// Returns whether there are requests that are not served yet.
     pub fn is_busy(&self) -> bool {
         let inner = self.inner.lock();
         inner.serving > 0 || !inner.work.is_empty() || !inner.writes.is_empty()
     }
 
-    /// No request comes any more.
+    /// Notes that no request comes any more.
     pub fn close(&self) {
         self.inner.lock().closed = true;
         self.changed.notify_all();
@@ -163,7 +164,7 @@ mod tests {
                 order.push(next());
             }
             let is_busy = backlog.is_busy();
-            // All of them, in any order from here on.
+            // From here on all requests are served, in any order.
             drop(goes_on);
             backlog.close();
             let served = threads.into_iter().map(|thread| thread.join().unwrap()).sum();

@@ -1,4 +1,4 @@
-//! What servers rely on that the kernel does.
+//! Tests of the behaviour of the kernel on which servers rely.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! What programs do with files.
+//! Tests of what programs do with files.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -324,7 +324,8 @@ fn statfs_reports_the_size() {
     assert_eq!((statfs.f_blocks, statfs.f_bfree, statfs.f_bavail, statfs.f_frsize), (1000, 10, 9, 4096));
 }
 
-/// The kernel forgets such entries at once, and the listing goes on when that is answered.
+/// The kernel sends a FORGET for such an entry at once, and continues the listing when that is
+/// answered.
 #[test]
 fn listings_with_impossible_entries_end() {
     const MANY: usize = 100;
@@ -385,7 +386,7 @@ fn many_requests_that_take_long_keep_no_other_from_coming() {
             let _ = sender.send(fs::metadata(another).is_err());
         });
         let come = receiver.recv_timeout(TIMEOUT).is_ok();
-        // Those that come when there is room are held, too.
+        // Requests that arrive once there is room are held, too.
         let mut answered = 0;
         while answered < MAX_LONG {
             let held = std::mem::take(&mut *mounted.fs().held.lock());
@@ -403,14 +404,14 @@ fn many_requests_that_take_long_keep_no_other_from_coming() {
 /// Of invariant 65: WRITEs may wait as long as a commit takes, and all else goes on beside them.
 #[test]
 fn many_writes_that_wait_keep_no_other_request_from_being_served() {
-    // Over rings each WRITE has an entry of a processor meanwhile, of which there are 32.
+    // Over rings each waiting WRITE takes one of the 32 entries of a processor.
     const WRITERS: usize = 16;
     if !possible("many_writes_that_wait_keep_no_other_request_from_being_served") {
         return;
     }
     let mounted = Mounted::plain();
     let path = |number: usize| mounted.path(&number.to_string());
-    // Of one page: the kernel may send several WRITEs for more.
+    // The content has one page, since the kernel may send several WRITEs for more.
     let content = |number: usize| vec![number as u8; 3_000 + number];
     let waiting = mounted.fs().writes.write();
     let others_go_on = std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Mounting a [`MemFs`] for a test, and unmounting it on every way out.
+//! Mounts a [`MemFs`] for a test, and unmounts it however the test ends.
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -18,20 +18,20 @@ pub const TRANSPORT: Transport =
 /// The kernel's switch for rings.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// Whether FUSE can be tested here, as root or by `fusermount3`; else says that `test` is skipped,
-/// or fails if that was forbidden.
+/// Returns whether FUSE can be tested here, as root or by `fusermount3`. If not, says that `test`
+/// is skipped, or fails if skipping is forbidden.
 pub fn possible(test: &str) -> bool {
     let device = OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
     gate(test, device && (is_root() || has_fusermount()) && has_transport(), "/dev/fuse, and root or fusermount3")
 }
 
-/// Whether what only root can do with FUSE can be tested here.
+/// Returns whether what only root can do with FUSE can be tested here.
 pub fn possible_as_root(test: &str) -> bool {
     gate(test, Path::new("/dev/fuse").exists() && is_root() && has_transport(), "/dev/fuse and root")
 }
 
-/// Whether requests can arrive over this transport. Rings are enabled, and stay enabled: mounts
-/// without them request that.
+/// Returns whether requests can arrive over this transport. Enables rings, and leaves them enabled,
+/// since mounts without rings ask not to have them.
 fn has_transport() -> bool {
     let is_on = || std::fs::read_to_string(SWITCH).is_ok_and(|value| value.trim() == "Y");
     TRANSPORT == Transport::Device || is_on() || std::fs::write(SWITCH, "Y").is_ok() && is_on()
@@ -104,8 +104,8 @@ impl Drop for Mounted {
     }
 }
 
-/// Unmounts what this test has used until now. Processes that other tests of this program start
-/// have its files open, too, until they execute a program of their own.
+/// Unmounts the mount of this test, waiting while it is busy: processes that other tests of this
+/// program start have its files open, too, until they execute a program of their own.
 pub fn unmount_now(mount: &Mount) {
     let begun = Instant::now();
     loop {

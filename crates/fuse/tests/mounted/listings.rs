@@ -1,4 +1,4 @@
-//! What the kernel caches of a directory, by how the end of a listing is answered.
+//! Tests of what the kernel caches of a directory, depending on the answer at the end of a listing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,7 +20,7 @@ const NAMES: [&[u8]; 3] = [b"one", b"two", b"three"];
 /// A directory of three names, which the kernel may keep.
 #[derive(Default)]
 struct Three {
-    /// It may not, by what the end says.
+    /// The end of a listing says that the kernel may not keep it.
     unkept: AtomicBool,
     ends: AtomicUsize,
 }

@@ -1,5 +1,5 @@
-//! The crate against the kernel: a filesystem in memory, mounted and used. `mounted_ring` does the
-//! same over rings.
+//! Tests the crate with the kernel: a filesystem in memory is mounted and used. `mounted_ring` does
+//! the same over rings.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::wildcard_imports)]
 

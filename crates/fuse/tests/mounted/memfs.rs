@@ -26,12 +26,12 @@ struct Inode {
     lookups: u64,
 }
 
-/// What a test wants to be different.
+/// What a test changes in the behaviour of the filesystem.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Behaviour {
     /// OPEN is answered ENOSYS.
     pub no_open: bool,
-    /// DESTROY and SYNCFS take so long.
+    /// How long DESTROY and SYNCFS take.
     pub slow: Duration,
 }
 
@@ -44,7 +44,7 @@ pub struct MemFs {
     pub trial: Trial,
     /// Changes of modes to [`HELD`], unanswered until a test takes them.
     pub held: Mutex<Vec<ReplyAttr>>,
-    /// WRITEs wait while a test has this.
+    /// WRITEs wait while a test holds this lock.
     pub writes: RwLock<()>,
 }
 
@@ -147,7 +147,7 @@ impl MemFs {
         self.inodes.lock().len()
     }
 
-    /// Changes a file behind the kernel's back; its node.
+    /// Changes a file behind the kernel's back, and returns its node.
     pub fn change(&self, parent: u64, name: &str, content: &[u8]) -> u64 {
         let mut inodes = self.inodes.lock();
         let node = child(&inodes, parent, name.as_bytes()).unwrap();
@@ -212,7 +212,7 @@ impl Filesystem for MemFs {
     }
 
     fn try_nonblocking(&self, request: &Request<'_>, serve: &mut dyn FnMut() -> bool) {
-        // One that has to wait is for another thread.
+        // A WRITE that has to wait is left to another thread.
         if matches!(request.op, Operation::Write { .. }) && self.writes.try_read().is_none() {
             return;
         }
@@ -412,7 +412,7 @@ impl Filesystem for MemFs {
 
     fn fsync(&self, _: &Caller<'_>, _: u64, _: u64, data_only: bool, reply: ReplyEmpty) {
         self.note(format!("FSYNC {data_only}"));
-        // From another thread, later.
+        // Another thread answers later.
         std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(20));
             reply.ok();
@@ -472,7 +472,7 @@ impl Filesystem for MemFs {
             }
             let mut entry = entry(&mut inodes, node).unwrap();
             if name.starts_with(b"impossible") {
-                // Of no type.
+                // The entry has no type.
                 entry.attributes.mode = 0;
             }
             if !reply.add(&entry, next, &name) {

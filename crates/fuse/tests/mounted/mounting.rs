@@ -1,4 +1,4 @@
-//! Beginnings and ends of mounts.
+//! Tests of beginnings and ends of mounts.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -52,7 +52,7 @@ fn from(source: Source, read_only: bool) -> MountOptions {
     MountOptions { source, read_only, subtype: "ubtrfs".into(), ..MountOptions::default() }
 }
 
-/// Whether a loop device has what sysfs shows so attached.
+/// Returns whether sysfs shows a loop device with this backing file.
 fn is_shown(attached: &str) -> bool {
     let loops = fs::read_dir("/sys/block").unwrap().map(Result::unwrap);
     loops
@@ -60,12 +60,12 @@ fn is_shown(attached: &str) -> bool {
         .any(|backing| backing.trim() == attached)
 }
 
-/// Whether a loop device has `image` attached.
+/// Returns whether a loop device has `image` attached.
 fn is_attached(image: &Path) -> bool {
     is_shown(image.to_str().unwrap())
 }
 
-/// Whether no loop device shows that any more soon.
+/// Returns whether within five seconds sysfs shows no loop device with this backing file any more.
 fn vanishes(attached: &str) -> bool {
     let deadline = Instant::now() + Duration::from_secs(5);
     while is_shown(attached) && Instant::now() < deadline {
@@ -74,12 +74,12 @@ fn vanishes(attached: &str) -> bool {
     !is_shown(attached)
 }
 
-/// Whether `image` is soon attached to no loop device any more.
+/// Returns whether within five seconds no loop device has `image` attached any more.
 fn detaches(image: &Path) -> bool {
     vanishes(image.to_str().unwrap())
 }
 
-/// Tasks of this machine that wait uninterruptibly for longer than any device takes.
+/// The tasks of this machine that wait uninterruptibly for longer than any device takes.
 fn stuck_tasks() -> BTreeSet<PathBuf> {
     const LOOKS: u32 = 40;
     let waiting = || -> BTreeSet<PathBuf> {
@@ -99,8 +99,9 @@ fn stuck_tasks() -> BTreeSet<PathBuf> {
     stuck
 }
 
-/// Whether a sync(2) asks the file system to write. It processes one file system of the machine
-/// after the other: where one of them hangs, nothing can be learned about ours.
+/// Returns whether a sync(2) reaches the file system. sync(2) processes one file system of the
+/// machine after the other: if one of them hangs, the test can find out nothing about ours, and
+/// this returns true.
 fn sync_comes_to(mounted: &Mounted) -> bool {
     const TIMEOUT: Duration = Duration::from_secs(300);
     let stuck = stuck_tasks();
@@ -129,7 +130,7 @@ fn images_are_mounted_as_block_devices() {
         let options = from(Source::Image(image.path().into()), read_only);
         let mut mounted = Mounted::new(slow(), &options, &Config::default());
         if mounted.mount.kind() != MountKind::Block {
-            // No loop device to be had: what matters then is that it says so and works.
+            // There is no loop device. Then the mount must say so and work.
             assert!(mounted.mount.fallback().is_some());
             assert!(fs::read_dir(mounted.dir.path()).is_ok());
             eprintln!("images_are_mounted_as_block_devices: {}", mounted.mount.fallback().unwrap());
@@ -154,8 +155,8 @@ fn images_are_mounted_as_block_devices() {
     }
 }
 
-/// Whether SYNCFS came after the last WRITE. Another one may have come before: other tests call
-/// sync(2), which comes to all mounts.
+/// Returns whether a SYNCFS came after the last WRITE. Another one may have come before, since
+/// other tests call sync(2), which reaches all mounts.
 fn syncfs_follows_writes(mounted: &Mounted) -> bool {
     let asked = mounted.fs().all_asked();
     let last = |what: &str| asked.iter().rposition(|request| request.starts_with(what));
@@ -177,7 +178,7 @@ fn uris_are_mounted_as_block_devices_by_their_name() {
                 Mounted::new(Behaviour::default(), &from(Source::Uri(uri.clone()), read_only), &Config::default());
             assert_eq!(Path::new(mounted.mount.source()), Path::new(&uri));
             if mounted.mount.kind() != MountKind::Block {
-                // No loop device to be had.
+                // There is no loop device.
                 assert!(mounted.mount.fallback().is_some_and(|reason| reason.contains("loop device")));
                 continue;
             }
@@ -238,14 +239,14 @@ fn block_devices_are_mounted_as_such_unless_held() {
     assert!(matches!(&second, Err(MountError::AlreadyServed(source)) if *source == device), "{second:?}");
     fs::remove_dir(dir.path()).expect("nothing is mounted there");
     fs::write(first.path("file"), "content").unwrap();
-    // The server's own descriptors don't hinder it.
+    // Open descriptors of the device don't prevent the mount.
     let held = OpenOptions::new().read(true).write(true).open(&device).unwrap();
     drop(first);
     let third = Mounted::new(Behaviour::default(), &options, &Config::default());
     assert_eq!(third.mount.kind(), MountKind::Block, "{:?}", third.mount.fallback());
     fs::write(third.path("file"), "content").unwrap();
     drop(third);
-    // Opening it exclusively does. (The first descriptor prevents the loop device from detaching.)
+    // A descriptor with `O_EXCL` does. (The first descriptor keeps the loop device attached.)
     let exclusive = OFlags::EXCL.bits() as i32;
     let exclusive = OpenOptions::new().read(true).write(true).custom_flags(exclusive).open(&device).unwrap();
     let fourth = Mounted::new(Behaviour::default(), &options, &Config::default());
@@ -304,8 +305,8 @@ fn a_dropped_mount_is_unmounted() {
     assert!(fs::read_dir(dir.path()).unwrap().next().is_none());
 }
 
-/// A device is mounted again as soon as it is unmounted, and has the same number then. What a
-/// server that is about to end takes away is what is left of its own mount.
+/// A device can be mounted again as soon as it is unmounted, and has the same number then. A server
+/// that is about to end must only unmount what is left of its own mount.
 #[test]
 fn a_later_mount_of_the_same_device_is_left_alone() {
     if !possible_as_root("a_later_mount_of_the_same_device_is_left_alone") {
@@ -323,7 +324,7 @@ fn a_later_mount_of_the_same_device_is_left_alone() {
         eprintln!("a_later_mount_of_the_same_device_is_left_alone: {}", ended.fallback().unwrap());
         return;
     }
-    // One of two, the other is noticed.
+    // There are two mounts of the filesystem; when one is unmounted, the other is still found.
     rustix::mount::mount_bind(dirs[0].path(), dirs[1].path()).unwrap();
     let _bound = Bound(dirs[1].path());
     drop(device);
@@ -332,7 +333,7 @@ fn a_later_mount_of_the_same_device_is_left_alone() {
     assert_eq!(ended.points(), [dirs[1].path()]);
     ended.unmount_lazily();
     assert!(ended.points().is_empty() && !is_dead(dirs[1].path()));
-    // It is aborted, as one that another process is about to unmount by force.
+    // The later mount is aborted, as one that another process is about to unmount by force.
     let (later, device) = mount(&dirs[2]);
     drop(device);
     assert!(is_dead(dirs[2].path()) && later.device_number() == ended.device_number());

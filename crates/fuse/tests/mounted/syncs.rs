@@ -1,4 +1,4 @@
-//! Syncs that arrive by a device, whatever the kernel sends besides.
+//! Tests of syncs that arrive by a device, whatever requests the kernel sends besides.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ fn sync_root(mounted: &Mounted) -> Result<(), Errno> {
     rustix::fs::syncfs(File::open(mounted.dir.path()).unwrap())
 }
 
-/// Each sync has one made that begins after it (invariant 62).
+/// Each sync of the kernel causes a sync of the server that begins after it (invariant 62).
 #[test]
 fn each_sync_of_the_mount_is_one_of_its_device() {
     if !possible_as_root("each_sync_of_the_mount_is_one_of_its_device") {
@@ -89,7 +89,7 @@ fn detaches(device: &str) -> bool {
     !Path::new(&shown).exists()
 }
 
-/// A flush of a block device alone is what sync(2) does with each.
+/// sync(2) flushes each block device, so the flush of one device stands for it.
 #[test]
 fn a_flush_of_the_device_is_a_sync_and_the_end_of_it_is_none() {
     if !possible_as_root("a_flush_of_the_device_is_a_sync_and_the_end_of_it_is_none") {
@@ -140,7 +140,7 @@ fn an_abort_of_the_connection_of_its_file_frees_who_syncs() {
     assert!(detaches(device.path()));
 }
 
-/// What has been queued before is served when that returns, also beside writers.
+/// Requests that were queued before the call are served when it returns, also while others write.
 #[test]
 fn queued_requests_can_be_waited_for() {
     if !possible("queued_requests_can_be_waited_for") {
@@ -169,7 +169,7 @@ fn queued_requests_can_be_waited_for() {
     });
 }
 
-/// All dirty pages are written by one flush of the source, and no call by a path is made for that.
+/// One flush of the source writes all dirty pages, without a call by a path.
 #[test]
 fn a_mount_can_have_its_dirty_pages_written() {
     if !possible_as_root("a_mount_can_have_its_dirty_pages_written") {

@@ -1,5 +1,5 @@
-//! Which requests a [`MemFs`](crate::memfs::MemFs) serves at once, where they arrive over rings:
-//! some are left, some are tried and found to have to wait, the rest is served.
+//! Decides which requests a [`MemFs`](crate::memfs::MemFs) serves at once where they arrive over
+//! rings: it leaves some, tries some and finds that they have to wait, and serves the rest.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -58,8 +58,8 @@ impl Trial {
         }
     }
 
-    /// An answer of these bytes that is read from a file in two parts: three in four times in vain,
-    /// for the content is wrong, is cut short, or can't be read.
+    /// Returns an answer of these bytes that is read from a file in two parts. Three of four times
+    /// this fails, since the content is wrong, is cut short, or can't be read.
     pub fn file_reads(&self, bytes: &[u8]) -> FileReads {
         let way = self.from_files.fetch_add(1, Ordering::Relaxed) % 4;
         let mut file = tempfile::tempfile().unwrap();
@@ -76,7 +76,7 @@ impl Trial {
         FileReads { length: bytes.len(), reads, check: Box::new(check) }
     }
 
-    /// Gives `reply` back unless the request has to come again.
+    /// Returns `reply`, unless the request has to come again.
     pub fn unless_postponed<R: Again>(&self, reply: R) -> Option<R> {
         if POSTPONING.get() {
             self.postponed.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! A server that crashes again and again, and loses any of what was not flushed.
+//! Tests with a server that crashes again and again, and loses any of the writes that were not
+//! flushed.
 
 use std::time::Duration;
 
@@ -11,10 +12,10 @@ const WRITERS: u64 = 4;
 /// Blocks of each writer.
 const BLOCKS: u64 = 64;
 const STEPS: usize = 300;
-/// Nobody waits in vain for a server that is back at once.
+/// The timeout never ends, since the server is back at once.
 const LONG: Duration = Duration::from_secs(600);
 
-/// The bytes that a block may have on the disk: what was flushed last, or anything written since.
+/// The bytes that a block may have on the disk: the last flushed ones, or any written since.
 type Allowed = Vec<Vec<u8>>;
 
 /// This is invariant 32.
@@ -22,7 +23,7 @@ type Allowed = Vec<Vec<u8>>;
 fn nothing_acknowledged_is_lost_by_a_server_that_loses_what_it_can() {
     for seed in many_seeds(3, 5) {
         let dir = tempfile::tempdir().unwrap();
-        // The first block is where the server is recognised.
+        // The export is recognised by its first block.
         let server = server(dir.path(), 1 + WRITERS * BLOCKS);
         let client = client(&server, LONG);
         let allowed: Vec<Allowed> = std::thread::scope(|scope| {
@@ -71,7 +72,7 @@ fn work(client: &ubtrfs_nbd::Client, first: u64, mut rng: Rng) -> Allowed {
                 if let Err(error) = client.trim((first + start) * BLOCK, count * BLOCK) {
                     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut, "the server has crashed: {error}");
                 }
-                // It may be zero, or what it was.
+                // The block may be zero, or have its old content.
                 for block in &mut allowed[start as usize..(start + count) as usize] {
                     block.push(0);
                 }
@@ -106,8 +107,8 @@ fn a_client_that_writes_a_lot_flushes_by_itself() {
     assert!(server.flushes() > 0, "what is kept for a crash would need all the memory");
 }
 
-/// The server has dropped what a flush was for that failed, though reads show it: that is written
-/// again before anything else succeeds.
+/// The server has dropped the writes of a flush that failed, although reads show them: they are
+/// written again before anything else succeeds.
 #[test]
 fn what_a_failed_flush_was_for_is_written_again_where_that_is_asked_for() {
     let dir = tempfile::tempdir().unwrap();
@@ -129,8 +130,8 @@ fn what_a_failed_flush_was_for_is_written_again_where_that_is_asked_for() {
     assert_eq!(blocks, [0, 1, 1, 2, 2, 2, 4, 4, 4, 4, 0]);
 }
 
-/// A flush that was under way, or waited, when another one failed says nothing of what that was
-/// for. This is invariant 32, too.
+/// A flush that was under way, or waited, when another one failed proves nothing about the writes
+/// of the failed one. This is invariant 32, too.
 #[test]
 fn what_a_failed_flush_was_for_is_not_forgotten_by_another_at_the_same_time() {
     let dir = tempfile::tempdir().unwrap();
@@ -138,7 +139,7 @@ fn what_a_failed_flush_was_for_is_not_forgotten_by_another_at_the_same_time() {
     let client = client(&server, LONG);
     write(&client, 1, 4, 1).unwrap();
     server.fail_next_flush();
-    // While this is written, both flushes are asked for.
+    // Both flushes are requested while this is being written.
     server.slow_down(2 * BLOCK);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| write(&client, 8, 1, 2));

@@ -1,4 +1,4 @@
-//! Who may write for a time only sends nothing after it (invariant 71).
+//! A writer with a lease sends nothing after its end (invariant 71).
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -27,7 +27,7 @@ impl Clock for Hands {
     }
 }
 
-/// Another one has the export, or it can be had for longer.
+/// A holder that has lost the export, or extends the lease.
 struct Asked {
     lease: Weak<Lease>,
     is_lost: bool,
@@ -48,8 +48,8 @@ impl Holder for Asked {
     }
 }
 
-/// Writes that are queued while a link moves nothing and the lease ends. How many of them the
-/// server got by then, their results, and how many it got in the end.
+/// Queues writes while a link moves nothing and the lease ends. Returns how many of them the server
+/// got by then, their results, and how many it got in the end.
 fn write_beyond_the_lease(is_leased: bool, is_lost: bool) -> (u64, Vec<io::Result<()>>, u64) {
     let dir = tempfile::tempdir().unwrap();
     let server = server(dir.path(), 1 + WRITES * 256);
@@ -69,7 +69,7 @@ fn write_beyond_the_lease(is_leased: bool, is_lost: bool) -> (u64, Vec<io::Resul
         let (sender, data) = (sender.clone(), vec![1 + number as u8; MEGABYTE as usize]);
         client.write(BLOCK + number * MEGABYTE, &[data.into()], move |result| sender.send(result).unwrap());
     }
-    // Some of it gets into the buffers of the connections.
+    // Some of the data gets into the buffers of the connections.
     thread::sleep(Duration::from_millis(300));
     hands.0.store(20, SeqCst);
     let before = server.writes();
@@ -84,7 +84,7 @@ fn nothing_is_sent_after_a_lease_has_ended() {
     let (before, results, after) = write_beyond_the_lease(true, true);
     assert!(results.iter().all(|result| result.as_ref().is_err_and(|error| error.to_string().contains("somebody"))));
     assert_eq!((before, after), (0, 0), "invariant 71: nothing that was queued has arrived");
-    // The same without a lease: so the test tells.
+    // Without a lease all of it arrives, so the test can distinguish the two.
     let (before, results, after) = write_beyond_the_lease(false, true);
     assert!(results.iter().all(Result::is_ok) && before == 0 && after >= WRITES);
 }

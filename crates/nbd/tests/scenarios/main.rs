@@ -1,4 +1,4 @@
-//! What a client keeps when its server doesn't.
+//! Tests of what a client keeps when its server loses it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
@@ -15,7 +15,7 @@ use ubtrfs_testkit::lossy_server::LossyServer;
 
 const BLOCK: u64 = 4096;
 
-/// Starts a server of so many zeros.
+/// Starts a server with an export of so many blocks of zeros.
 fn server(dir: &Path, blocks: u64) -> LossyServer {
     LossyServer::start_with_fua(&dir.join("socket"), vec![0; (blocks * BLOCK) as usize])
 }
@@ -29,7 +29,7 @@ fn client_of(uri: &str, timeout: Duration) -> Client {
     Client::open(Uri::parse(uri).unwrap(), &options).unwrap()
 }
 
-/// Writes blocks of this byte, and returns when that is answered.
+/// Writes blocks of this byte, and returns when the write is answered.
 fn write(client: &Client, block: u64, count: u64, byte: u8) -> std::io::Result<()> {
     let (sender, receiver) = std::sync::mpsc::channel();
     let data = vec![byte; (count * BLOCK) as usize];
@@ -37,7 +37,7 @@ fn write(client: &Client, block: u64, count: u64, byte: u8) -> std::io::Result<(
     receiver.recv().unwrap()
 }
 
-/// The same, and it is durable then.
+/// The same with FUA, so that the write is durable when this returns.
 fn write_fua(client: &Client, block: u64, count: u64, byte: u8) -> std::io::Result<()> {
     let (sender, receiver) = std::sync::mpsc::channel();
     let data = vec![byte; (count * BLOCK) as usize];

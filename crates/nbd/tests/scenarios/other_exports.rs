@@ -1,4 +1,4 @@
-//! A server that comes back with something else, or not at all.
+//! Tests with a server that comes back with another export, or not at all.
 
 use std::thread;
 use std::time::Duration;
@@ -72,7 +72,8 @@ fn an_export_that_has_grown_is_the_same() {
     assert_eq!((client.size(), disk[15 * BLOCK as usize], disk[16 * BLOCK as usize]), (16 * BLOCK, 2, 9));
 }
 
-/// What it does not take any more has another way: zeros are bytes, and discards are advice.
+/// Requests that it does not support any more are replaced: zeros are written as bytes, and
+/// discards are left out.
 #[test]
 fn a_server_may_come_back_with_less_than_it_had() {
     let dir = tempfile::tempdir().unwrap();
@@ -80,12 +81,12 @@ fn a_server_may_come_back_with_less_than_it_had() {
     let client = client(&server, LONG);
     let mut rng = Rng::new(1);
     write(&client, 0, 64, 1).unwrap();
-    // Zeros that the first server took, and may have lost.
+    // The first server took these zeros, and may have lost them.
     write(&client, 8, 32, 0).unwrap();
     assert!(client.can_trim());
     server.hang();
     let zeros = thread::scope(|scope| {
-        // And zeros that have no answer yet.
+        // These zeros have no answer yet.
         let zeros = scope.spawn(|| write(&client, 40, 20, 0));
         thread::sleep(Duration::from_millis(100));
         server.come_back_without(TRIM | WRITE_ZEROES, 4 << 20, &mut rng);
@@ -100,8 +101,8 @@ fn a_server_may_come_back_with_less_than_it_had() {
     assert!(!client.can_trim());
 }
 
-/// It is read-only, has no flushes, or is shorter, for as long as it takes until nobody waits in
-/// vain any more.
+/// The server that comes back is read-only, has no flushes, or is shorter. The client waits until
+/// it is as before, or the timeout ends.
 #[test]
 fn a_server_that_can_not_serve_yet_is_waited_for() {
     for (with, without, blocks) in [(READ_ONLY, 0, 16), (0, FLUSH, 16), (0, 0, 8)] {
@@ -139,7 +140,7 @@ fn requests_end_when_a_server_stays_read_only() {
     assert!(error.to_string().contains("away") && error.to_string().contains("read-only"), "{error}");
 }
 
-/// Requests that were made before, and those that are made then, go in pieces.
+/// Requests that were made before, and those that are made then, are divided into pieces.
 #[test]
 fn a_server_may_come_back_with_smaller_requests() {
     let dir = tempfile::tempdir().unwrap();
@@ -230,7 +231,7 @@ fn requests_end_when_the_server_stays_away() {
     assert!(error.to_string().contains("away"), "{error}");
     assert!(read(&client, 1).is_err() && client.flush().is_err());
     std::fs::remove_file(dir.path().join("socket")).unwrap();
-    // It is back with all that it had, which does not bring back what it lost.
+    // The server is back, but what was lost stays lost.
     let back = crate::server(dir.path(), 16);
     let found = std::iter::repeat_with(|| read(&client, 1)).find_map(Result::ok);
     assert_eq!(found, Some(0));

@@ -1,4 +1,4 @@
-//! Servers and links that are slow are not away; those that move nothing are.
+//! Tests that slow servers and links do not count as away, but those over which nothing moves do.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ fn a_link_that_is_slow_is_kept() {
     assert_eq!(link.connections(), connections, "no connection was made again");
 }
 
-/// It gets little at a time, so that it answers often enough.
+/// The server gets little at a time, so that it answers often enough.
 #[test]
 fn a_server_that_is_slow_is_kept() {
     let dir = tempfile::tempdir().unwrap();
@@ -48,7 +48,7 @@ fn a_server_that_is_slow_is_kept() {
     assert_eq!(server.connections(), connections, "no connection was made again");
 }
 
-/// What a slow server is to get again takes longer than a server may be away.
+/// Writing the lost data again takes longer than a server may be away.
 #[test]
 fn a_slow_link_is_kept_while_what_was_lost_is_written_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -63,8 +63,8 @@ fn a_slow_link_is_kept_while_what_was_lost_is_written_again() {
     assert!(server.durable()[BLOCK as usize..513 * BLOCK as usize].iter().all(|byte| *byte == 7));
 }
 
-/// The queue of a connection over which nothing moves is full, and the client goes on after half of
-/// the timeout.
+/// The queue of a connection over which nothing moves is full, and the client uses a new connection
+/// after half of the timeout.
 #[test]
 fn a_link_that_moves_nothing_is_left() {
     let dir = tempfile::tempdir().unwrap();
@@ -108,7 +108,7 @@ fn who_writes_does_not_wait_while_nothing_moves() {
     assert_eq!(server.durable()[(1 + 47 * 256) * BLOCK as usize], 47);
 }
 
-/// What is never answered fails after a time, though others are, and those succeed.
+/// A request that is never answered fails after a time, while others are answered and succeed.
 #[test]
 fn a_request_that_alone_gets_no_answer_fails() {
     let dir = tempfile::tempdir().unwrap();
@@ -130,8 +130,8 @@ fn a_request_that_alone_gets_no_answer_fails() {
     assert_eq!(read(&client, 2).unwrap(), 8);
 }
 
-/// A server may do what it was asked for though nobody waits for it any more: a discard that is
-/// slow is waited for, is asked for once, and nobody else waits for it.
+/// A server may execute a request although nobody waits for it any more. So a slow discard is
+/// waited for, is sent only once, and delays no other request.
 #[test]
 fn a_slow_discard_is_asked_for_once_and_holds_up_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -153,23 +153,25 @@ fn a_slow_discard_is_asked_for_once_and_holds_up_nothing() {
         assert!(answered > 3, "{answered}");
     });
     assert_eq!((server.discards(), server.connections()), (1, connections));
-    // Nothing else is asked for meanwhile.
+    // No other requests are sent meanwhile.
     discard().unwrap();
     assert_eq!((server.discards(), server.connections()), (2, connections));
-    // One that takes longer than the server may be away is not waited for, and not done again.
+    // A discard that takes longer than the server may be away is not waited for, and not sent
+    // again.
     server.delay_discards(Duration::from_millis(2400));
     assert_eq!(discard().unwrap_err().kind(), std::io::ErrorKind::TimedOut);
     server.delay_discards(Duration::from_millis(10));
     assert_eq!(read(&client, 1).unwrap(), 7);
     assert_eq!((server.discards(), server.connections()), (3, connections));
-    // No other one is sent before it is over: that fails at once, and its place may be used.
+    // No other discard is sent before that one is answered: it fails at once, and its range may be
+    // reused.
     assert_eq!(discard().unwrap_err().kind(), std::io::ErrorKind::Other);
     assert_eq!((server.discards(), server.connections()), (3, connections));
     while discard().is_err() {
         std::thread::sleep(Duration::from_millis(50));
     }
     assert_eq!(server.discards(), 4);
-    // And so it is where the connection ends.
+    // The same applies when the connection ends.
     server.delay_discards(Duration::from_millis(600));
     std::thread::scope(|scope| {
         let lost = scope.spawn(discard);
@@ -183,7 +185,8 @@ fn a_slow_discard_is_asked_for_once_and_holds_up_nothing() {
     assert_eq!((server.discards(), server.connections()), (5, 2 * connections));
 }
 
-/// What alone is not answered does not take the room of others, though that is little at first.
+/// A single request without an answer does not take the room of others, although that is small at
+/// first.
 #[test]
 fn a_request_without_an_answer_leaves_the_others_their_room() {
     let dir = tempfile::tempdir().unwrap();
@@ -193,7 +196,7 @@ fn a_request_without_an_answer_leaves_the_others_their_room() {
     let connections = server.connections();
     std::thread::scope(|scope| {
         let refused = scope.spawn(|| read(&client, 5));
-        // As much as may be under way at first.
+        // Each write has as many bytes as may be under way at first.
         for round in 0..40 {
             write(&client, 10, 256, round).unwrap();
             assert_eq!(read(&client, 10).unwrap(), round);
@@ -205,7 +208,7 @@ fn a_request_without_an_answer_leaves_the_others_their_room() {
     });
 }
 
-/// A server that ends all connections by one request is one that is away.
+/// A server that ends all connections because of one request counts as away.
 #[test]
 fn a_request_that_ends_each_connection_fails() {
     let dir = tempfile::tempdir().unwrap();
@@ -216,7 +219,7 @@ fn a_request_that_ends_each_connection_fails() {
     assert!(server.connections() < 4 * 40, "without a pause: {}", server.connections());
 }
 
-/// What was not durable then is lost, and known to be by who asks for that.
+/// What was not durable by then is lost, as the caller that asks for this knows.
 #[test]
 fn a_server_that_was_away_for_too_long_takes_writes_again_where_that_is_asked_for() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Volumes to check: the fixtures, unpacked.
+//! Unpacks the fixtures, as volumes to check.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,12 +7,12 @@ use std::sync::Arc;
 use ubtrfs_check::{Options, Report, check};
 use ubtrfs_volume::{Device, Exclusive, FileDevice, OpenMode};
 
-/// Where the fixtures are.
+/// The directory of the fixtures.
 pub fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures")
 }
 
-/// Names of all fixtures, in order.
+/// The names of all fixtures, in order.
 pub fn names() -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir(directory())
         .unwrap()
@@ -22,9 +22,9 @@ pub fn names() -> Vec<String> {
     names
 }
 
-/// Volumes of this crate's own, besides the fixtures: `dropping` (a subvolume whose deletion is
-/// about to start) and `shared` (trees of several levels that snapshots share, the subvolume that
-/// they were made of deleted).
+/// The directory of this crate's own volumes: `dropping` (a subvolume whose deletion is about to
+/// start) and `shared` (trees of several levels that snapshots share, whose source subvolume is
+/// deleted).
 fn own() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
 }
@@ -60,7 +60,7 @@ pub fn open(images: &[PathBuf]) -> Vec<Arc<dyn Device>> {
         .collect()
 }
 
-/// Checks images, data too.
+/// Checks images with their data.
 pub fn checked(images: &[PathBuf]) -> Report {
     check(&open(images), &Options::default()).unwrap()
 }
