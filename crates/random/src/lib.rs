@@ -30,7 +30,8 @@ impl Rng {
 
     /// Returns an index into something of `len` items.
     ///
-    /// # Panics When `len` is 0.
+    /// # Panics
+    /// When `len` is 0.
     pub fn index(&mut self, len: usize) -> usize {
         assert!(len > 0, "an index into nothing");
         self.below(len as u64) as usize
@@ -43,7 +44,8 @@ impl Rng {
 
     /// Returns one of `items`.
     ///
-    /// # Panics When there are none.
+    /// # Panics
+    /// When there are none.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.index(items.len())]
     }

@@ -130,7 +130,8 @@ impl Model {
 
     /// Returns a node that is known to exist.
     ///
-    /// # Panics If it does not exist.
+    /// # Panics
+    /// If it does not exist.
     #[track_caller]
     pub fn node(&self, id: InodeId) -> &Node {
         self.nodes.get(&id).unwrap_or_else(|| panic!("the model has no inode {}", id.ino))
@@ -138,7 +139,8 @@ impl Model {
 
     /// Returns a node that is known to exist, to be changed.
     ///
-    /// # Panics If it does not exist.
+    /// # Panics
+    /// If it does not exist.
     #[track_caller]
     pub fn node_mut(&mut self, id: InodeId) -> &mut Node {
         let node = self.nodes.get_mut(&id).unwrap_or_else(|| panic!("the model has no inode {}", id.ino));

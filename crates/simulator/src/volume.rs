@@ -162,14 +162,16 @@ impl Medium for Memory {
 
 /// Returns the bytes of a new volume on one device.
 ///
-/// # Panics If mkfs can't make one of these options.
+/// # Panics
+/// If mkfs can't make one of these options.
 pub fn make_volume(options: &MkfsOptions) -> Arc<[u8]> {
     make_devices(options).swap_remove(0).to_bytes().into()
 }
 
 /// Returns the devices of a new volume.
 ///
-/// # Panics If mkfs can't make one of these options.
+/// # Panics
+/// If mkfs can't make one of these options.
 pub fn make_devices(options: &MkfsOptions) -> Vec<OverlayDevice> {
     let mut media: Vec<Memory> =
         options.devices().map(|(_, device)| Memory(OverlayDevice::zeroed(device.total_bytes))).collect();

@@ -196,7 +196,8 @@ impl Held {
 impl Away {
     /// Returns the entry to the server.
     ///
-    /// # Safety The kernel has completed the submission that gave it the entry, or never got that
+    /// # Safety
+    /// The kernel has completed the submission that gave it the entry, or never got that
     /// submission.
     pub unsafe fn back(self) -> Held {
         self.0
