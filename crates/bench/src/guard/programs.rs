@@ -219,7 +219,7 @@ fn large(root: &Path) -> Result<()> {
     Ok(std::fs::write(root.join("large"), vec![1; 16 * MIB as usize])?)
 }
 
-/// Reads with O_DIRECT, since readahead depends on what is in the page cache.
+/// Reads with `O_DIRECT`, since readahead depends on what is in the page cache.
 fn read(root: &Path) -> Result<()> {
     let direct = OFlags::DIRECT.bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(direct).open(root.join("large"))?;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// The kernel's switch for FUSE over io_uring.
+/// The kernel's switch for FUSE over `io_uring`.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 const ONLINE: &str = "/sys/devices/system/cpu/online";
