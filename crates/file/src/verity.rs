@@ -395,7 +395,7 @@ impl Verity {
                 block.into()
             };
             if block.get(slot..slot + size) != Some(&*hash) {
-                // Invariant 57: nothing proves the content.
+                // By invariant 57 this is an error: nothing proves the content.
                 return Err(wrong);
             }
             if is_proved {

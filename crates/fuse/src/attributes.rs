@@ -77,7 +77,7 @@ impl Attributes {
     }
 }
 
-/// The inode that a name leads to, in the answers to LOOKUP and to requests that create. Each one
+/// The inode that a name refers to, in the answers to LOOKUP and to requests that create. Each one
 /// that is sent adds one to the node's lookup count.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Entry {

@@ -4,7 +4,7 @@
 //! holds while waiting for the socket, since a server may stop reading until its answers are read.
 //!
 //! Bytes that the kernel has taken must not arrive after the end of the lease under which they were
-//! sent (invariant 71). So the kernel is told to take little that it can't send at once, to give up
+//! sent (invariant 71). So the kernel is set to take little that it can't send at once, to give up
 //! a connection over which nothing moves, and to drop unsent bytes when the connection or its
 //! process ends. All of that applies to TCP only: bytes in a Unix domain socket have reached the
 //! server already.

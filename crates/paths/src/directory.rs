@@ -19,7 +19,7 @@ use crate::resolve::{AtEnd, Place, resolve};
 /// A directory of a volume, at which relative paths begin.
 ///
 /// Absolute paths, and absolute targets of symbolic links, begin at the root of the mounted
-/// subvolume. No path leads out of it, and no link leads to files of the host. At most 40 symbolic
+/// subvolume. No path leads out of it, and no link points to files of the host. At most 40 symbolic
 /// links are followed (`ELOOP`).
 ///
 /// Permissions are not checked, but flags (immutable, append-only) and read-only subvolumes apply.
@@ -254,7 +254,7 @@ impl Dir {
         inode.fs().inodes().set_attributes(inode.id(), changes)
     }
 
-    /// Returns whether a path leads to an inode.
+    /// Returns whether a path refers to an inode.
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
         match self.resolve(path.as_ref(), AtEnd::Follow) {
             Ok(place) => Ok(place.exists()),

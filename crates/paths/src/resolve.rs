@@ -26,19 +26,19 @@ pub(crate) struct Place {
     dir: Handle,
     /// The last name; `None` if the path ends with the root, `.` or `..`.
     name: Option<Vec<u8>>,
-    /// The inode that the path leads to, if it exists, and its type.
+    /// The inode that the path refers to, if it exists, and its type.
     found: Option<(Handle, FileType)>,
     /// Whether the path ends with a slash, which is allowed only for directories.
     ends_with_slash: bool,
 }
 
 impl Place {
-    /// The inode that the path leads to, and its type. `ENOENT` if it does not exist.
+    /// The inode that the path refers to, and its type. `ENOENT` if it does not exist.
     pub(crate) fn found(self) -> Result<(Handle, FileType)> {
         self.found.ok_or(Errno::NOENT.into())
     }
 
-    /// Returns whether the path leads to an inode.
+    /// Returns whether the path refers to an inode.
     pub(crate) fn exists(&self) -> bool {
         self.found.is_some()
     }

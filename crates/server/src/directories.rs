@@ -161,7 +161,7 @@ ends! { ReplyDirectory ReplyDirectoryPlus }
 
 /// A row of a listing, and the offset at which the listing continues after it.
 enum Row<'a> {
-    /// `.` or `..`, and the inode that it leads to.
+    /// `.` or `..`, and the inode that it refers to.
     Dots { name: &'static [u8], id: InodeId, next: u64 },
     /// Any other name.
     Entry { entry: &'a DirectoryEntry, next: u64 },

@@ -59,7 +59,7 @@ fn meant(bits: u32, as_what: impl Fn(&Names) -> u32) -> Result<u64, Errno> {
     Ok(NAMES.iter().filter(|names| bits & as_what(names) != 0).map(|names| names.ours).fold(0, |all, bit| all | bit))
 }
 
-/// The 32-bit word of this number in an argument.
+/// The 32-bit number at this index of an argument.
 fn word(data: &[u8], number: usize) -> Result<u32, Errno> {
     data.get(number * 4..)
         .and_then(|rest| rest.first_chunk())

@@ -117,8 +117,8 @@ impl Server {
         refuses
     }
 
-    /// The result of a REMOVEXATTR. It succeeds if there was no such attribute, but the kernel was
-    /// told that there was.
+    /// The result of a REMOVEXATTR. It succeeds if there was no such attribute although the server
+    /// reported one to the kernel.
     pub(crate) fn removed(&self, node: u64, name: &[u8], result: Result<(), Errno>) -> Result<(), Errno> {
         if name != CAPABILITY {
             return result;

@@ -1,6 +1,6 @@
-//! Remembers files for which the kernel was told, before a write, that they have capabilities, so
-//! that their removal and thus the write fails. When the kernel removes them, the file may have
-//! become writable.
+//! Remembers files of which the server reported to the kernel, before a write, that they have
+//! capabilities, so that their removal and thus the write fails. When the kernel removes them, the
+//! file may have become writable.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use ubtrfs_threads::{Mutex, Rank};
 /// How many such answers are remembered: more writes than that do not begin at the same time.
 const MAX_REFUSALS: usize = 1024;
 
-/// The nodes for which the kernel was told that they have capabilities.
+/// The nodes of which the server reported that they have capabilities.
 #[derive(Debug)]
 pub(crate) struct Refusals(Mutex<VecDeque<u64>>);
 
@@ -20,7 +20,7 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// Notes that the kernel was told that a node has capabilities.
+    /// Notes that the server reported that a node has capabilities.
     pub(crate) fn note(&self, node: u64) {
         let mut nodes = self.0.lock();
         if nodes.len() == MAX_REFUSALS {
@@ -29,7 +29,7 @@ impl Refusals {
         nodes.push_back(node);
     }
 
-    /// Returns whether the kernel was told that a node has capabilities, and forgets one such
+    /// Returns whether the server reported that a node has capabilities, and forgets one such
     /// answer.
     pub(crate) fn take(&self, node: u64) -> bool {
         let mut nodes = self.0.lock();

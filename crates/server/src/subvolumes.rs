@@ -282,7 +282,7 @@ impl Shared {
             // The caller is in another pid namespace.
             return Err(Errno::PERM);
         }
-        // This path leads to the open file itself, and opening it sends no request.
+        // This path refers to the open file itself, and opening it sends no request.
         let path = format!("/proc/{}/fd/{descriptor}", asked.pid);
         let opened = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
         let found = opened.and_then(|opened| {

@@ -71,7 +71,8 @@ impl Shared {
     pub(crate) fn remove_xattr(&self, id: InodeId, name: &[u8]) -> Result<(), Errno> {
         check_takes_xattrs(id)?;
         match self.engine.inodes().drop_xattr(id, name).map_err(|error| errno(&error)) {
-            // Before a write the kernel removes the capabilities that it was told the file has.
+            // Before a write the kernel removes the capabilities that the server reported of the
+            // file.
             Err(Errno::NODATA) if name == CAPABILITY && self.engine.files().has_verity(id) => Err(Errno::PERM),
             removed => removed,
         }

@@ -21,8 +21,8 @@ impl<T> Mutex<T> {
         Self::in_order(rank, [0; 2], value)
     }
 
-    /// As [`Self::new`], but it may be taken while locks of its rank are held that come before it in
-    /// this order.
+    /// As [`Self::new`], but it may be taken while locks of its rank are held that come before it
+    /// in this order.
     pub const fn in_order(rank: Rank, order: [u64; 2], value: T) -> Self {
         Self { class: Class::new(rank, order), lock: unranked::Mutex::new(value) }
     }
@@ -103,8 +103,8 @@ impl<T> RwLock<T> {
         Self::in_order(rank, [0; 2], value)
     }
 
-    /// As [`Self::new`], but it may be taken while locks of its rank are held that come before it in
-    /// this order.
+    /// As [`Self::new`], but it may be taken while locks of its rank are held that come before it
+    /// in this order.
     pub const fn in_order(rank: Rank, order: [u64; 2], value: T) -> Self {
         Self { class: Class::new(rank, order), lock: unranked::RwLock::new(value) }
     }

@@ -51,7 +51,7 @@ messages! {
         blksize: u32, "Preferred unit of I/O.";
         flags: u32, "Submount, DAX.";
     }
-    /// The inode that a name leads to.
+    /// The inode that a name refers to.
     EntryOut {
         nodeid: u64, "Node; zero: no such name.";
         generation: u64, "Distinguishes reuses of the node.";

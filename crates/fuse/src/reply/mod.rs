@@ -51,7 +51,7 @@ macro_rules! replies {
 replies! {
     /// Success or failure, nothing else.
     ReplyEmpty {}
-    /// The inode that a name leads to.
+    /// The inode that a name refers to.
     ReplyEntry {}
     /// Attributes.
     ReplyAttr {}
