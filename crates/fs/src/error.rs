@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use ubtrfs_errors::sentence;
 use ubtrfs_file::DataError;
 use ubtrfs_format::{Key, TreeId};
-use ubtrfs_tree::{Error as TreeError, sentence};
+use ubtrfs_tree::Error as TreeError;
 use ubtrfs_volume::{DeviceFault, Error as VolumeError};
 
 pub use crate::step::Step;
@@ -21,7 +22,7 @@ pub enum Error {
     #[error("{0}")]
     Posix(Errno),
     /// Devices, mirrors or checksums.
-    #[error("{0}")]
+    #[error(transparent)]
     Volume(#[from] ubtrfs_volume::Error),
     /// A tree can't be read or merged.
     #[error(transparent)]
@@ -38,11 +39,12 @@ pub enum Error {
         key: Key,
     },
     /// A leaf holds a malformed item.
-    #[error("tree block {block}: {fault}")]
+    #[error("tree block {block}")]
     MalformedItem {
         /// The leaf.
         block: ubtrfs_format::Logical,
         /// The item, and what is wrong with it.
+        #[source]
         fault: ubtrfs_format::ItemFault,
     },
     /// Items contradict each other.
@@ -59,10 +61,10 @@ pub enum Error {
     #[error(transparent)]
     Data(#[from] DataError),
     /// The volume can't be opened with the given options.
-    #[error("{0}")]
+    #[error(transparent)]
     Refused(Refusal),
     /// A step failed; its own steps may follow among the causes.
-    #[error("{step}: {source}")]
+    #[error("{step}")]
     Step {
         /// What was being done.
         step: Step,
@@ -74,14 +76,14 @@ pub enum Error {
     Shared(Arc<Error>),
     /// What an fsync or a commit was to make durable may be lost, after an error that others may
     /// have got as well.
-    #[error("what was changed may not be durable: {}", sentence(.0))]
+    #[error("what was changed may not be durable")]
     NotDurable(#[source] Arc<Error>),
     /// A thread has panicked while it changed what commits write: what it did may be half done, so
     /// nothing becomes durable after that.
     #[error("a thread of the file system has panicked, and nothing is written after that")]
     Panicked,
     /// The file system has turned read-only after an error.
-    #[error("the file system is read-only after an error: {}", sentence(.0))]
+    #[error("the file system is read-only after an error")]
     Aborted(#[source] Arc<Error>),
 }
 

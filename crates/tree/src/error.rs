@@ -25,13 +25,14 @@ pub enum Error {
         source: BoxError,
     },
     /// A block is not what its parent says, or its structure is broken.
-    #[error("tree {tree}: block {bytenr}: {problem}")]
+    #[error("tree {tree}: block {bytenr}")]
     Block {
         /// The tree that was walked.
         tree: TreeId,
         /// The block.
         bytenr: Logical,
         /// What is wrong with it.
+        #[source]
         problem: ubtrfs_format::Error,
     },
     /// A block holds a key that belongs into its right neighbour.
@@ -45,7 +46,7 @@ pub enum Error {
         key: Key,
     },
     /// An item that a patch has to change is malformed.
-    #[error("tree {tree}: block {bytenr}: item {key}: {problem}")]
+    #[error("tree {tree}: block {bytenr}: item {key}")]
     Corrupt {
         /// The tree.
         tree: TreeId,
@@ -54,15 +55,17 @@ pub enum Error {
         /// The item.
         key: Key,
         /// What is wrong with it.
+        #[source]
         problem: ubtrfs_format::Error,
     },
     /// A patch that does not suit the item it is meant for, or that follows a put of malformed
     /// bytes.
-    #[error("patch of item {key}: {problem}")]
+    #[error("patch of item {key}")]
     BadPatch {
         /// The item.
         key: Key,
         /// What is wrong.
+        #[source]
         problem: ubtrfs_format::Error,
     },
     /// An item that no leaf can hold.

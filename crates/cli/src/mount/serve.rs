@@ -18,6 +18,7 @@ use ubtrfs_format::{DeviceId, TreeId};
 use ubtrfs_fuse::mount::{Detached, Mount, MountError, MountKind, MountOptions, Source, Unmount, is_dead};
 use ubtrfs_fuse::{Connection, Device as FuseDevice, Notifier, Session, Way};
 use ubtrfs_server::{MountFacts, Server, Shared, config};
+use ubtrfs_tree::sentence;
 use ubtrfs_volume::{
     Device, DevicePart, Error as VolumeError, Exclusive, OpenMode, OpenOptions, Opening, Volume, is_remote, open_named,
     open_part_exclusively, patiently,
@@ -160,7 +161,7 @@ fn run(
     shared.set_notifier(session.notifier());
     shared.set_way(session.way(), session.threads());
     if let Way::Device { why: Some(why) } = session.way() {
-        tracing::info!("requests come over /dev/fuse, not io_uring: {why}");
+        tracing::info!("requests come over /dev/fuse, not io_uring: {}", sentence(why));
     }
     syncs.begin(mount, &session);
     let (runs, is_running) = channel();

@@ -22,7 +22,7 @@ pub enum NoRing {
     #[error("the number of processors can't be reported, or is too large")]
     Processors,
     /// The kernel or a sandbox refuses rings or their memory.
-    #[error("io_uring: {0}")]
+    #[error("io_uring")]
     Refused(#[from] io::Error),
 }
 

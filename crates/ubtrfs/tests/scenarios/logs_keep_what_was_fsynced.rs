@@ -144,7 +144,7 @@ fn a_damaged_log_is_not_replayed_and_not_lost() {
     let before = std::fs::read(&image).unwrap();
     for read_only in [true, false] {
         let refused = open(&image, Options { read_only, ..shown(&fixture) }).unwrap_err();
-        assert!(matches!(refused, Error::Refused(Refusal::BadLog(_))), "{refused}");
+        assert!(matches!(refused, Error::Refused(Refusal::BadLog(_))), "{refused:?}");
         let said = refused.to_string();
         assert!(said.contains("ro,nologreplay") && said.contains("rescue zero-log"), "{said}");
     }

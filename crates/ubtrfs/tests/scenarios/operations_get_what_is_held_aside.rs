@@ -176,7 +176,7 @@ fn by_balances_that_convert_or_not() {
             let refused = fs.balancer().start(&balance, &|_| goes_on()).map(drop);
             assert_eq!(refused.unwrap_err().errno(), Errno::NOSPC, "{data:?}");
         });
-        written.unwrap_or_else(|error| panic!("{data:?}: {error}"));
+        written.unwrap_or_else(|error| panic!("{data:?}: {error:?}"));
         ends_clean(fs, devices, 12);
     }
 }
@@ -196,7 +196,7 @@ fn of_devices_that_get_smaller_or_leave() {
             };
             assert_eq!(refused.unwrap_err().errno(), Errno::NOSPC, "removed: {is_removed}");
         });
-        written.unwrap_or_else(|error| panic!("removed: {is_removed}: {error}"));
+        written.unwrap_or_else(|error| panic!("removed: {is_removed}: {error:?}"));
         ends_clean(fs, devices, 40);
     }
 }

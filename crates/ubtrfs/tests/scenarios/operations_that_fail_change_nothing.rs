@@ -261,7 +261,7 @@ fn where_the_device_does_not_read() {
             let result = act(&fs, &work);
             device.heal();
             let Err(error) = result else { break };
-            assert_eq!(error.errno(), Errno::IO, "{name}: {error}");
+            assert_eq!(error.errno(), Errno::IO, "{name}: {error:?}");
             failures += 1;
             assert_unchanged(&base, &fs, &work, &format!("{name}, after {reads} reads"));
         }
@@ -278,7 +278,7 @@ fn where_it_would_have_to_wait() {
         let fs = mount(Arc::new(base.fork()));
         let work = open(&fs);
         let Err(error) = nonblocking(|| act(&fs, &work)) else { continue };
-        assert_eq!(error.errno(), Errno::AGAIN, "{name}: {error}");
+        assert_eq!(error.errno(), Errno::AGAIN, "{name}: {error:?}");
         failures += 1;
         assert_unchanged(&base, &fs, &work, name);
     }
@@ -306,7 +306,7 @@ fn until_there_is_space(base: &OverlayDevice, fillers: u32, name: &str, act: Act
         fs.inodes().set_flags(fs.root(), [0, InodeFlags::NODUMP][failures % 2]).unwrap();
         let before = shown(&fs, &work);
         let Err(error) = act(&fs, &work) else { break };
-        assert_eq!(error.errno(), Errno::NOSPC, "{name}: {error}");
+        assert_eq!(error.errno(), Errno::NOSPC, "{name}: {error:?}");
         failures += 1;
         let after = shown(&fs, &work);
         assert!(after == before, "{name}: failed for lack of space, but changed something");

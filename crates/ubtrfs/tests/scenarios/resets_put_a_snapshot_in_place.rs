@@ -275,7 +275,7 @@ fn resets_beside_writers() {
                         Ok(()) => {}
                         Err(error) => assert!(
                             matches!(error.errno(), Errno::STALE | Errno::NOENT | Errno::EXIST),
-                            "{error}: {:?}",
+                            "{error:?}: {:?}",
                             error.errno()
                         ),
                     }

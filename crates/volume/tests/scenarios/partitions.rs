@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use ubtrfs_errors::sentence;
 use ubtrfs_testkit::kernel::LoopDevice;
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::partitions::{Pieces, gpt, mbr, mbr_with_logical, seal_gpt_header};
@@ -31,7 +32,7 @@ fn usable(table: &PartitionTable) -> Vec<(u32, u64, u64)> {
 }
 
 fn complaint(pieces: &Pieces) -> String {
-    read(pieces).unwrap_err().to_string()
+    sentence(&read(pieces).unwrap_err())
 }
 
 fn usual_gpt() -> Pieces {
