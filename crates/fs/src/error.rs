@@ -99,39 +99,33 @@ pub enum Refusal {
     UnknownIncompat(Vec<String>),
     /// Features that allow reading only.
     #[error(
-        "the volume uses features that ubtrfs can only read: {}; mount it with -o ro, or by the kernel's btrfs, which can \
-         write it from there on",
+        "the volume uses features that ubtrfs can only read: {}; the kernel's btrfs can write it from there on",
         with_kernels(.0)
     )]
     ReadOnlyFeatures(Vec<String>),
     /// A log that can't be replayed.
     #[error(
-        "the volume was not unmounted cleanly, and its log of what was fsynced since the last commit can't be replayed: {0}; \
-         mount it with -o ro,nologreplay (or give ls, stat and cat --nologreplay) to see its last commit, \
-         or give the log up with 'ubtrfs rescue zero-log'"
+        "the volume was not unmounted cleanly, and its log of what was fsynced since the last commit can't be replayed: {0}"
     )]
     BadLog(String),
     /// A log of a volume whose features its replay might break.
     #[error(
-        "the volume holds a log, which can't be replayed because the volume uses features that ubtrfs does not know: {}; \
-         mount it with -o ro,nologreplay (or give ls, stat and cat --nologreplay) to see its last commit",
+        "the volume holds a log, which can't be replayed because the volume uses features that ubtrfs does not know: {}",
         .0.join(", ")
     )]
     LogOfUnknownFeatures(Vec<String>),
     /// A log may be ignored only by read-only mounts.
-    #[error("the volume holds a log: nologreplay passes over it only together with ro")]
+    #[error("the volume holds a log, which is passed over only where nothing is written")]
     LogPassedOver,
     /// What is left out while reading would be lost by writing.
-    #[error("a damaged volume is read as far as it goes only together with ro")]
+    #[error("a damaged volume is read as far as it goes only where nothing is written")]
     RescueOfWriters,
     /// A state that this version can't maintain while writing.
-    #[error("{0}; ubtrfs can only read such a volume: mount it with -o ro")]
+    #[error("{0}; ubtrfs can only read such a volume")]
     ReadOnlyState(String),
     /// The root directory of the subvolume is not usable.
     #[error(
-        "the root inode of the subvolume {0} is not a directory: the volume is damaged, and nothing in that subvolume can be reached; \
-         'ubtrfs check' shows the damage, 'ubtrfs restore' copies what can be found, \
-         and -o subvolid=ID mounts another subvolume"
+        "the root inode of the subvolume {0} is not a directory: the volume is damaged, and nothing in that subvolume can be reached"
     )]
     RootIsNoDirectory(TreeId),
     /// The path of a subvolume and the id of another one.

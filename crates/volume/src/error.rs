@@ -5,6 +5,7 @@ use ubtrfs_format::items::DevItem;
 use ubtrfs_format::{DeviceId, Generation, Logical, Physical, Uuid};
 
 use crate::device_user::User;
+use crate::partition_fault::PartitionFault;
 
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -95,12 +96,13 @@ pub enum Error {
         numbers: String,
     },
     /// A partition can't be used.
-    #[error("partition {number}: {what}")]
+    #[error("partition {number}")]
     BadPartition {
         /// Its number.
         number: u32,
         /// Why.
-        what: String,
+        #[source]
+        fault: PartitionFault,
     },
     /// A volume was opened without any device.
     #[error("no device given")]
@@ -141,10 +143,7 @@ pub enum Error {
     )]
     Apart(Box<[Half; 2]>),
     /// What one device has was to be given up, though the others have nothing that it lacks.
-    #[error(
-        "device {ahead} has all that device {behind} has, and what was written since: nothing of it is given up; to go \
-         back, mount device {behind} without it first, with -o degraded"
-    )]
+    #[error("device {ahead} has all that device {behind} has, and what was written since: nothing of it is given up")]
     OthersLag {
         /// The device that was to be given up.
         ahead: DeviceId,

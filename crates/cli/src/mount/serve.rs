@@ -18,7 +18,6 @@ use ubtrfs_format::{DeviceId, TreeId};
 use ubtrfs_fuse::mount::{Detached, Mount, MountError, MountKind, MountOptions, Source, Unmount, is_dead};
 use ubtrfs_fuse::{Connection, Device as FuseDevice, Notifier, Session, Way};
 use ubtrfs_server::{MountFacts, Server, Shared, config};
-use ubtrfs_tree::sentence;
 use ubtrfs_volume::{
     Device, DevicePart, Error as VolumeError, Exclusive, OpenMode, OpenOptions, Opening, Volume, is_remote, open_named,
     open_part_exclusively, patiently,
@@ -33,7 +32,7 @@ use super::{aborted, again, ending, notify, protect};
 use crate::away::{Chosen, LeftOut, choose, modes_of, open_each};
 use crate::commits::with_generation;
 use crate::device::{about_volume_within, claim, is_block, is_seed, occupied_by, within};
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, with_advice};
 use crate::looking::{NotOpened, find_part};
 use crate::mount_table::{self, Mounted};
 use crate::process;
@@ -161,7 +160,7 @@ fn run(
     shared.set_notifier(session.notifier());
     shared.set_way(session.way(), session.threads());
     if let Way::Device { why: Some(why) } = session.way() {
-        tracing::info!("requests come over /dev/fuse, not io_uring: {}", sentence(why));
+        tracing::info!("requests come over /dev/fuse, not io_uring: {}", with_advice(why));
     }
     syncs.begin(mount, &session);
     let (runs, is_running) = channel();

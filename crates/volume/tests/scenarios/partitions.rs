@@ -150,7 +150,7 @@ fn partitions_that_cannot_be_are_named_with_the_reason() {
         (6, "partition 6: it begins at 5120512, which is no multiple of 4096"),
         (8, "there is no partition 8; there are: 1, 2, 3, 4, 5, 6, 7"),
     ] {
-        let said = table.part(number).unwrap_err().to_string();
+        let said = sentence(&table.part(number).unwrap_err());
         assert!(said.starts_with(words), "{said}");
     }
 }
