@@ -1,6 +1,9 @@
 //! Failures as sentences.
 
+use std::error::Error;
 use std::fmt;
+
+use ubtrfs_errors::sentence;
 
 /// The reason why something could not be measured.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,8 +26,8 @@ impl Failure {
     }
 
     /// Makes the failure of `what` by an error.
-    pub fn about(what: impl fmt::Display, error: &dyn fmt::Display) -> Self {
-        Self::Failed(format!("{what}: {error}"))
+    pub fn about(what: impl fmt::Display, error: &dyn Error) -> Self {
+        Self::Failed(format!("{what}: {}", sentence(error)))
     }
 }
 
@@ -39,7 +42,7 @@ impl fmt::Display for Failure {
 
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
-        Self::Failed(error.to_string())
+        Self::Failed(sentence(&error))
     }
 }
 
@@ -51,6 +54,6 @@ impl From<rustix::io::Errno> for Failure {
 
 impl From<ubtrfs::Error> for Failure {
     fn from(error: ubtrfs::Error) -> Self {
-        Self::Failed(error.to_string())
+        Self::Failed(error.chain())
     }
 }

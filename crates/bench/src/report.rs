@@ -82,10 +82,11 @@ const MARKS: [&str; 2] = ["<!-- result: written by `ubtrfs-bench report --into` 
 
 /// Puts a result into a page, between its marks.
 pub fn put(page: &Path, result: &str) -> Result<()> {
-    let failed = |error: &dyn std::fmt::Display| Failure::about(page.display(), error);
+    let failed = |error: &dyn std::error::Error| Failure::about(page.display(), error);
     let text = std::fs::read_to_string(page).map_err(|error| failed(&error))?;
     let parts = text.split_once(MARKS[0]).and_then(|(head, rest)| Some((head, rest.split_once(MARKS[1])?.1)));
-    let (head, rest) = parts.ok_or_else(|| failed(&"the marks of a result are missing"))?;
+    let (head, rest) =
+        parts.ok_or_else(|| Failure::new(format!("{}: the marks of a result are missing", page.display())))?;
     let text = format!("{head}{}\n\n{}\n\n{}{rest}", MARKS[0], result.trim(), MARKS[1]);
     std::fs::write(page, text).map_err(|error| failed(&error))
 }

@@ -145,21 +145,23 @@ pub struct Results {
 impl Results {
     /// Reads a result file.
     pub fn load(path: &Path) -> Result<Self> {
-        let failed = |error: &dyn std::fmt::Display| Failure::about(path.display(), error);
+        let failed = |error: &dyn std::error::Error| Failure::about(path.display(), error);
         let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
         let results: Self = serde_json::from_str(&text).map_err(|error| failed(&error))?;
         if results.form != FORM {
-            return Err(failed(&format!("form {}, not {FORM}", results.form)));
+            return Err(Failure::new(format!("{}: form {}, not {FORM}", path.display(), results.form)));
         }
         match results.samples.iter().find(|sample| !sample.measured.is_sound()) {
-            Some(sample) => Err(failed(&format!("{} on {} has figures that can't be", sample.case, sample.peer))),
+            Some(Sample { case, peer, .. }) => {
+                Err(Failure::new(format!("{}: {case} on {peer} has figures that can't be", path.display())))
+            }
             None => Ok(results),
         }
     }
 
     /// Writes a result file. The old file stays until the new one is complete.
     pub fn save(&self, path: &Path) -> Result<()> {
-        let failed = |error: &dyn std::fmt::Display| Failure::about(path.display(), error);
+        let failed = |error: &dyn std::error::Error| Failure::about(path.display(), error);
         let text = serde_json::to_string_pretty(self).map_err(|error| failed(&error))?;
         let new = path.with_extension("json.new");
         std::fs::write(&new, text + "\n").and_then(|()| std::fs::rename(&new, path)).map_err(|error| failed(&error))

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use ubtrfs_errors::sentence;
 use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevExtent, DevItem, sys_chunks};
 use ubtrfs_format::{ItemType, Key, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock, TreeId};
 
@@ -76,7 +77,7 @@ impl Layout {
                 }
             }
             Err(error) => {
-                faults.add(FaultKind::SystemChunkArray { reason: error.to_string() }, Location::volume());
+                faults.add(FaultKind::SystemChunkArray { reason: sentence(&error) }, Location::volume());
             }
         }
     }

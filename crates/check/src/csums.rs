@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ubtrfs_errors::sentence;
 use ubtrfs_format::items::CsumItem;
 use ubtrfs_format::{ChecksumType, ItemType, Leaf, Logical, TreeId};
 use ubtrfs_volume::Buffer;
@@ -135,7 +136,7 @@ impl DataCheck<'_> {
                     continue;
                 }
                 if let Err(error) = self.media.read_copy(address, copy, content) {
-                    self.fault(copy, address, Some(error.to_string()), faults);
+                    self.fault(copy, address, Some(sentence(&error)), faults);
                     continue;
                 }
             }

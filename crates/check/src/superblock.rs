@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ubtrfs_errors::sentence;
 use ubtrfs_format::{Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock, SuperblockFlags, Uuid};
 use ubtrfs_volume::Device;
 
@@ -25,8 +26,8 @@ pub(crate) struct Copies {
 
 fn read(device: &dyn Device, at: Physical) -> Result<Superblock, String> {
     let mut bytes = [0; SUPERBLOCK_SIZE];
-    device.read_at(at, &mut bytes).map_err(|error| error.to_string())?;
-    Superblock::parse(&bytes, at).map_err(|error| error.to_string())
+    device.read_at(at, &mut bytes).map_err(|error| sentence(&error))?;
+    Superblock::parse(&bytes, at).map_err(|error| sentence(&error))
 }
 
 impl Copies {

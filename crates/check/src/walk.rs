@@ -4,6 +4,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use ubtrfs_errors::sentence;
 use ubtrfs_format::items::{DataRef, FileExtent, FileExtentKind};
 use ubtrfs_format::{
     BACKREF_REV_MIXED, Generation, Header, Ino, ItemContext, ItemType, Key, Leaf, Logical, Node, NodeExpectation,
@@ -270,13 +271,13 @@ impl<'a> Walker<'a> {
 
     fn read_one(&self, expected: &NodeExpectation, copy: usize) -> Result<Buffer, String> {
         let mut block = Buffer::zeroed(self.geometry.node_size as usize);
-        self.media.read_copy(expected.bytenr, copy, &mut block).map_err(|error| error.to_string())?;
-        verify_node_checksum(&block, self.geometry.checksum).map_err(|error| error.to_string())?;
+        self.media.read_copy(expected.bytenr, copy, &mut block).map_err(|error| sentence(&error))?;
+        verify_node_checksum(&block, self.geometry.checksum).map_err(|error| sentence(&error))?;
         let mut expected = *expected;
         if let Some(fsid) = Header::parse(&block).ok().map(|header| header.fsid).filter(|id| self.seeds.contains(id)) {
             expected.fsid = fsid;
         }
-        Node::check(&block, &expected, self.geometry.sector_size).map_err(|error| error.to_string())?;
+        Node::check(&block, &expected, self.geometry.sector_size).map_err(|error| sentence(&error))?;
         Ok(block)
     }
 
@@ -325,7 +326,7 @@ impl<'a> Walker<'a> {
         for (key, data) in leaf.iter() {
             if let Err(error) = check_item(&key, data, &self.items) {
                 let place = Location { key: Some(key), ..place.clone() };
-                faults.add(FaultKind::BadItem { reason: error.to_string() }, place);
+                faults.add(FaultKind::BadItem { reason: sentence(&error) }, place);
             }
         }
     }

@@ -17,7 +17,7 @@ use crate::show;
 pub fn about_volume_within(paths: &[PathBuf], window: Window, error: &Error) -> Failure {
     let advice = match (error, paths) {
         (Error::PrimarySuperblock { .. }, _) => Some(format!(
-            ": 'ubtrfs rescue super-recover{}' puts it back, and a mount with -o ro,rescue=usebackuproot{} reads the \
+            "; 'ubtrfs rescue super-recover{}' puts it back, and a mount with -o ro,rescue=usebackuproot{} reads the \
              volume as it is",
             window.as_options(),
             window.as_mount_options()

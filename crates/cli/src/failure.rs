@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use ubtrfs_tree::sentence;
 
+use crate::advice;
 use crate::show::harmless;
 
 /// Why a command failed.
@@ -34,14 +35,14 @@ impl Failure {
         Self::Sentence(sentence.into(), FAILED)
     }
 
-    /// Fails with what an error says, and what it says of its causes.
-    pub fn of(error: &dyn Error) -> Self {
-        Self::new(sentence(error))
+    /// Fails with what an error and its causes say, and what to do about it.
+    pub fn of(error: &(dyn Error + 'static)) -> Self {
+        Self::new(with_advice(error))
     }
 
     /// Fails with what an error says of `subject`.
-    pub fn about(subject: impl std::fmt::Display, error: &dyn Error) -> Self {
-        Self::new(format!("{subject}: {}", sentence(error)))
+    pub fn about(subject: impl std::fmt::Display, error: &(dyn Error + 'static)) -> Self {
+        Self::new(format!("{subject}: {}", with_advice(error)))
     }
 
     /// The same with another exit status.
@@ -92,6 +93,15 @@ impl Failure {
             Self::Said(status) => status.into(),
             Self::OutputClosed => ExitCode::SUCCESS,
         }
+    }
+}
+
+/// What an error and its causes say, and what to do about it.
+pub fn with_advice(error: &(dyn Error + 'static)) -> String {
+    let said = sentence(error);
+    match advice::about(error) {
+        Some(advice) => format!("{said}; {advice}"),
+        None => said,
     }
 }
 

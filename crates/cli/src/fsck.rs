@@ -91,7 +91,7 @@ fn quick(arguments: &Arguments) -> Result<u8> {
     })?;
     let trees = Trees::new(&std::sync::Arc::new(volume));
     let shown = paths.first().map(|path| path.display().to_string()).unwrap_or_default();
-    let failed = |id: TreeId, error: &dyn std::error::Error| {
+    let failed = |id: TreeId, error: &(dyn std::error::Error + 'static)| {
         Failure::about(format_args!("{shown}: the {}", name(id)), error).with_status(LEFT)
     };
     let mut count = 0;

@@ -2,6 +2,7 @@
 
 mod about_volume;
 mod add;
+mod advice;
 mod args;
 mod away;
 mod balance;

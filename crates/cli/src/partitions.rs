@@ -9,6 +9,7 @@ use ubtrfs_format::Physical;
 use ubtrfs_mkfs::existing_signature;
 use ubtrfs_volume::{Device, Error, Partition, PartitionTable, Volume, WindowDevice, open_to_look};
 
+use crate::failure::with_advice;
 use crate::show;
 use crate::size::show_size;
 
@@ -49,7 +50,7 @@ impl Partitions {
             sector_size: table.sector_size,
             by_backup: table.is_backup,
             fault: table.fault,
-            list: table.partitions.into_iter().map(|partition| Described::of(partition, &device)).collect(),
+            list: table.partitions.iter().map(|partition| Described::of(partition, &device)).collect(),
         }))
     }
 
@@ -102,7 +103,7 @@ impl Partitions {
 }
 
 impl Described {
-    fn of(partition: Partition, device: &Arc<dyn Device>) -> Self {
+    fn of(partition: &Partition, device: &Arc<dyn Device>) -> Self {
         let inside =
             partition.part().and_then(|part| WindowDevice::new(Arc::clone(device), part.start, part.size).ok());
         let superblock = inside.as_ref().and_then(|inside| Volume::superblock_of(inside));
@@ -118,7 +119,7 @@ impl Described {
             start: partition.start,
             size: partition.size,
             name: show::bytes(partition.name.as_bytes()),
-            fault: partition.fault,
+            fault: partition.fault.map(|fault| with_advice(&fault)),
             contents,
             label,
         }

@@ -110,7 +110,7 @@ impl Dump<'_> {
 
     fn node(&mut self, at: &NodeRef, block: std::result::Result<&Block, &Error>) {
         let node = match block {
-            Ok(block) => block.node().map_err(|error| error.to_string()),
+            Ok(block) => block.node().map_err(|error| sentence(&error)),
             Err(error) => Err(sentence(error)),
         };
         match node {

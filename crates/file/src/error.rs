@@ -10,13 +10,13 @@ pub type Result<T> = std::result::Result<T, DataError>;
 #[non_exhaustive]
 pub enum DataError {
     /// The devices failed, or no copy of the data has the right checksum.
-    #[error("{0}")]
+    #[error(transparent)]
     Volume(#[from] ubtrfs_volume::Error),
     /// A tree could not be read.
     #[error(transparent)]
     Tree(#[from] ubtrfs_tree::Error),
     /// An item is not valid for its type.
-    #[error("{what} at {offset}: {source}")]
+    #[error("{what} at {offset}")]
     Item {
         /// The kind of item.
         what: &'static str,

@@ -130,8 +130,11 @@ fn compare(fixture: &Fixture) -> usize {
         let stack = Stack::new(&[], &committed);
         let read = |at: u64, len: usize| {
             let mut buf = vec![0xEE; len];
-            let map = stack.resolve(at..at + len as u64).unwrap_or_else(|error| panic!("{place}: {error}"));
-            opened.reader.read(context, &map, at, &mut buf).unwrap_or_else(|error| panic!("{place} at {at}: {error}"));
+            let map = stack.resolve(at..at + len as u64).unwrap_or_else(|error| panic!("{place}: {error:?}"));
+            opened
+                .reader
+                .read(context, &map, at, &mut buf)
+                .unwrap_or_else(|error| panic!("{place} at {at}: {error:?}"));
             buf
         };
         let mut digester = Digester::new(inode.size);
@@ -220,7 +223,7 @@ fn what_a_kernel_packs_is_unpacked() {
             opened
                 .reader
                 .read(context, &map, 0, &mut read)
-                .unwrap_or_else(|error| panic!("{algorithm} {name}: {error}"));
+                .unwrap_or_else(|error| panic!("{algorithm} {name}: {error:?}"));
             assert!(read == *bytes, "{algorithm} {name}");
         }
         assert!(packed > 40, "{algorithm}: only {packed} packed pieces");

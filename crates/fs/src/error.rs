@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use ubtrfs_errors::sentence;
 use ubtrfs_file::DataError;
 use ubtrfs_format::{Key, TreeId};
-use ubtrfs_tree::{Error as TreeError, sentence};
+use ubtrfs_tree::Error as TreeError;
 use ubtrfs_volume::{DeviceFault, Error as VolumeError};
 
 pub use crate::step::Step;
@@ -21,7 +22,7 @@ pub enum Error {
     #[error("{0}")]
     Posix(Errno),
     /// An error of devices, mirrors or checksums.
-    #[error("{0}")]
+    #[error(transparent)]
     Volume(#[from] ubtrfs_volume::Error),
     /// A tree can't be read or merged.
     #[error(transparent)]
@@ -38,11 +39,12 @@ pub enum Error {
         key: Key,
     },
     /// A leaf holds a malformed item.
-    #[error("tree block {block}: {fault}")]
+    #[error("tree block {block}")]
     MalformedItem {
         /// The leaf.
         block: ubtrfs_format::Logical,
         /// The item, and what is wrong with it.
+        #[source]
         fault: ubtrfs_format::ItemFault,
     },
     /// Items contradict each other.
@@ -59,10 +61,10 @@ pub enum Error {
     #[error(transparent)]
     Data(#[from] DataError),
     /// The volume can't be opened with the given options.
-    #[error("{0}")]
+    #[error(transparent)]
     Refused(Refusal),
     /// A step failed; its own steps may follow among the causes.
-    #[error("{step}: {source}")]
+    #[error("{step}")]
     Step {
         /// What was being done.
         step: Step,
@@ -75,14 +77,14 @@ pub enum Error {
     Shared(Arc<Error>),
     /// Changes that an fsync or a commit was to make durable may be lost, because of an error that
     /// other operations may have got as well.
-    #[error("what was changed may not be durable: {}", sentence(.0))]
+    #[error("what was changed may not be durable")]
     NotDurable(#[source] Arc<Error>),
     /// A thread has panicked while it changed what commits write. Its changes may be half done, so
     /// nothing becomes durable after that.
     #[error("a thread of the file system has panicked, and nothing is written after that")]
     Panicked,
     /// The file system has turned read-only after an error.
-    #[error("the file system is read-only after an error: {}", sentence(.0))]
+    #[error("the file system is read-only after an error")]
     Aborted(#[source] Arc<Error>),
 }
 
@@ -98,39 +100,33 @@ pub enum Refusal {
     UnknownIncompat(Vec<String>),
     /// Features that only reading supports.
     #[error(
-        "the volume uses features that ubtrfs can only read: {}; mount it with -o ro, or by the kernel's btrfs, which can \
-         write it from there on",
+        "the volume uses features that ubtrfs can only read: {}; the kernel's btrfs can write it from there on",
         with_kernels(.0)
     )]
     ReadOnlyFeatures(Vec<String>),
     /// A log that can't be replayed.
     #[error(
-        "the volume was not unmounted cleanly, and its log of what was fsynced since the last commit can't be replayed: {0}; \
-         mount it with -o ro,nologreplay (or give ls, stat and cat --nologreplay) to see its last commit, \
-         or give the log up with 'ubtrfs rescue zero-log'"
+        "the volume was not unmounted cleanly, and its log of what was fsynced since the last commit can't be replayed: {0}"
     )]
     BadLog(String),
     /// A log of a volume whose features its replay might break.
     #[error(
-        "the volume holds a log, which can't be replayed because the volume uses features that ubtrfs does not know: {}; \
-         mount it with -o ro,nologreplay (or give ls, stat and cat --nologreplay) to see its last commit",
+        "the volume holds a log, which can't be replayed because the volume uses features that ubtrfs does not know: {}",
         .0.join(", ")
     )]
     LogOfUnknownFeatures(Vec<String>),
     /// A log may be ignored only by read-only mounts.
-    #[error("the volume holds a log: nologreplay passes over it only together with ro")]
+    #[error("the volume holds a log, which is passed over only where nothing is written")]
     LogPassedOver,
     /// A writer would lose what a rescue mount leaves out while reading.
-    #[error("a damaged volume is read as far as it goes only together with ro")]
+    #[error("a damaged volume is read as far as it goes only where nothing is written")]
     RescueOfWriters,
     /// A state that this version can't maintain while writing.
-    #[error("{0}; ubtrfs can only read such a volume: mount it with -o ro")]
+    #[error("{0}; ubtrfs can only read such a volume")]
     ReadOnlyState(String),
     /// The root directory of the subvolume is not usable.
     #[error(
-        "the root inode of the subvolume {0} is not a directory: the volume is damaged, and nothing in that subvolume can be reached; \
-         'ubtrfs check' shows the damage, 'ubtrfs restore' copies what can be found, \
-         and -o subvolid=ID mounts another subvolume"
+        "the root inode of the subvolume {0} is not a directory: the volume is damaged, and nothing in that subvolume can be reached"
     )]
     RootIsNoDirectory(TreeId),
     /// The path of a subvolume was given, with the id of another one.

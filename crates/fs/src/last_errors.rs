@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::time::SystemTime;
 
 use ubtrfs_threads::{Mutex, Rank};
-use ubtrfs_tree::plain;
 use ubtrfs_volume::{DeviceFault, FaultRecord};
 
 use crate::error::{Error, Step};
@@ -85,7 +84,6 @@ pub(crate) fn with_faults(
 ) -> (u64, Vec<ErrorRecord>) {
     total += faults;
     for FaultRecord { time, count, cause, device } in records {
-        let cause = plain(&cause);
         if let Some(known) = last.iter_mut().find(|known| known.cause == cause) {
             // It is the same event, and the operation that met it tells more.
             known.device = known.device.or(Some(device));

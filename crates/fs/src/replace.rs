@@ -391,7 +391,7 @@ impl Replacer {
             match replacer.run_alone(&running, &mut |_| true) {
                 // The replacement has ended meanwhile.
                 Err(Error::Posix(Errno::CANCELED | Errno::NOTCONN)) | Ok(()) => {}
-                Err(error) => tracing::error!("a device could not be replaced: {error}"),
+                Err(error) => tracing::error!("a device could not be replaced: {}", error.chain()),
             }
         };
         ubtrfs_threads::thread::Builder::new().name("replace".into()).spawn(run).map(Some)

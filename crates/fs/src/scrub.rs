@@ -335,7 +335,9 @@ impl Scrubber {
             }
             match self.catch_up(&mut |_| true) {
                 Err(Error::Posix(Errno::CANCELED)) | Ok(_) => {}
-                Err(error) => tracing::error!("devices that lag could not be brought up to the others: {error}"),
+                Err(error) => {
+                    tracing::error!("devices that lag could not be brought up to the others: {}", error.chain());
+                }
             }
             if self.info.is_read_only() || self.info.volume.lagging_devices().is_empty() {
                 pause = FIRST_PAUSE;

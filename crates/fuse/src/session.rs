@@ -45,7 +45,7 @@ pub enum SessionError {
     #[error("the kernel's connection failed")]
     Device(#[source] io::Error),
     /// Rings were required, but there can be none.
-    #[error("FUSE over io_uring is not to be had: {0}")]
+    #[error("FUSE over io_uring is not to be had")]
     NoRing(#[source] NoRing),
     /// A thread can't be started.
     #[error("no thread to serve requests")]

@@ -43,14 +43,14 @@ fn import_into_volume(archive: &[u8], options: ImportOptions) -> bool {
     static VOLUME: OnceLock<OverlayDevice> = OnceLock::new();
     let device = Arc::new(VOLUME.get_or_init(|| OverlayDevice::new(own().into())).fork());
     let session = Session::open(vec![Arc::clone(&device) as Arc<dyn Device>]);
-    let session = session.unwrap_or_else(|error| panic!("a sound volume cannot be edited: {error}"));
+    let session = session.unwrap_or_else(|error| panic!("a sound volume cannot be edited: {error:?}"));
     let root = session.fs().root();
     if ubtrfs_image::import(session.fs(), root, archive, options, &mut Job::default()).is_err() {
         return false;
     }
-    session.publish().unwrap_or_else(|error| panic!("what was imported cannot be kept: {error}"));
+    session.publish().unwrap_or_else(|error| panic!("what was imported cannot be kept: {error:?}"));
     let report = check(&[device as Arc<dyn Device>], &ubtrfs_check::Options::default());
-    let report = report.unwrap_or_else(|error| panic!("the volume can no longer be checked: {error}"));
+    let report = report.unwrap_or_else(|error| panic!("the volume can no longer be checked: {error:?}"));
     assert!(report.is_clean(), "an import has left faults: {:#?}", report.faults);
     true
 }

@@ -31,7 +31,7 @@ pub fn use_log(data: &[u8]) -> (bool, bool) {
     match &written {
         Some(fs) => {
             look::walk(fs);
-            fs.close().unwrap_or_else(|error| panic!("a replayed volume could not be closed: {error}"));
+            fs.close().unwrap_or_else(|error| panic!("a replayed volume could not be closed: {error:?}"));
             assert_eq!(log_root(&image), Some(0), "a log is there after its replay");
             assert!(open(&image, true).is_some(), "a replayed volume cannot be opened");
         }

@@ -11,7 +11,7 @@ use ubtrfs::{Errno, Filesystem, InodeId, NewInode, SetAttributes};
 
 use crate::attributes::{Attributes, give_property};
 use crate::content::Target;
-use crate::error::{Error, Result, inside, shown};
+use crate::error::{Error, Obstacle, Result, inside, shown};
 use crate::inside::lookup;
 use crate::job::Job;
 use crate::linked_path::add_name;
@@ -201,7 +201,8 @@ impl<S: Source> Copier<'_, '_, S> {
         present: Option<(InodeId, FileType)>,
     ) -> Result<Frame<S::Node>> {
         if !self.options.recursive {
-            return Err(refused(path, "would be a copy of a directory: -r copies those"));
+            let what = format!("{} would be a copy of a directory", shown(path));
+            return Err(Error::Blocked { what, obstacle: Obstacle::CopyOfDirectory });
         }
         let is_new = present.is_none();
         let (to, mut left) = match present {
@@ -281,7 +282,8 @@ impl<S: Source> Copier<'_, '_, S> {
             return Ok(());
         }
         if self.options.reflink == Reflink::Always {
-            return Err(refused(path, "can't share extents with that file: --reflink=auto copies then"));
+            let what = format!("{} can't share extents with that file", shown(path));
+            return Err(Error::Blocked { what, obstacle: Obstacle::Unshareable });
         }
         let set_size = SetAttributes { size: Some(size), ..SetAttributes::default() };
         self.fs.inodes().set_attributes(to, &set_size).map_err(inside(path))?;

@@ -13,7 +13,7 @@ use ubtrfs::{Dir, Errno, Filesystem, InodeId, NewInode, SetAttributes, XattrMode
 
 use crate::content::write_all;
 use crate::copy::{CopyOptions, Destination, copy_into};
-use crate::error::{Error, Result, inside, outside, shown};
+use crate::error::{Error, Obstacle, Result, inside, outside, shown};
 use crate::inside::{VolumeFile, VolumeFiles};
 use crate::job::Job;
 use crate::mode_change::ModeChange;
@@ -203,17 +203,18 @@ impl Editor {
                 remove(&self.fs, dir, path.file_name().unwrap_or_default().as_bytes(), &path)
             }
             (FileType::Directory, false) => {
-                return Err(Error::Refused(format!("{} is a directory: -r removes those", shown(path))));
+                let what = format!("{} is a directory", shown(path));
+                return Err(Error::Blocked { what, obstacle: Obstacle::RemovalOfDirectory });
             }
             _ => self.root.remove_file(path).map_err(inside(path)),
         };
         removed.map_err(|error| match error {
             Error::Inside { path, source } if source.kind() == std::io::ErrorKind::PermissionDenied => {
-                Error::Refused(format!(
-                    "{} can't be removed: it is the default subvolume ('ubtrfs subvolume set-default' takes another), \
-                     or has the flag immutable or append-only",
+                let what = format!(
+                    "{} can't be removed: it is the default subvolume, or has the flag immutable or append-only",
                     shown(&path)
-                ))
+                );
+                Error::Blocked { what, obstacle: Obstacle::DefaultSubvolume }
             }
             error => error,
         })
@@ -224,11 +225,10 @@ impl Editor {
         let from = rooted(from);
         let (_, to) = self.place(to, from.file_name())?;
         self.root.rename(from, &to).map_err(|error| match error.errno() {
-            Errno::XDEV => Error::Refused(format!(
-                "{} is in another subvolume than {}: copy it there with cp -a, and remove it",
-                shown(from),
-                shown(&to)
-            )),
+            Errno::XDEV => Error::Blocked {
+                what: format!("{} is in another subvolume than {}", shown(from), shown(&to)),
+                obstacle: Obstacle::OtherSubvolume,
+            },
             Errno::INVAL if to.starts_with(from) => {
                 Error::Refused(format!("{} can't be moved into itself, to {}", shown(from), shown(&to)))
             }

@@ -42,7 +42,15 @@ pub enum Error {
     /// The request can't be executed; the sentence says why.
     #[error("{0}")]
     Refused(String),
-    /// An error about the volume as a whole.
+    /// What was asked for can't be done in this way, though perhaps in another one.
+    #[error("{what}")]
+    Blocked {
+        /// What is in the way.
+        what: String,
+        /// The same by its kind.
+        obstacle: Obstacle,
+    },
+    /// The volume as a whole.
     #[error(transparent)]
     Volume(#[from] ubtrfs::Error),
     /// An error of the devices when the edit ends.
@@ -50,14 +58,37 @@ pub enum Error {
     Superblocks(#[source] io::Error),
 }
 
+/// What is in the way of what was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Obstacle {
+    /// The volume is damaged.
+    Damage,
+    /// Only what is no directory was to be copied.
+    CopyOfDirectory,
+    /// Only what is no directory was to be removed.
+    RemovalOfDirectory,
+    /// It may be the default subvolume, which is not removed.
+    DefaultSubvolume,
+    /// Nothing is moved to another subvolume.
+    OtherSubvolume,
+    /// The copy was to share all extents, and can't.
+    Unshareable,
+    /// Of several images none is for the platform.
+    Platform {
+        /// Those that there are images for.
+        there: Vec<String>,
+    },
+    /// It is an archive of Docker's own form, and no OCI layout.
+    DockerArchive,
+}
+
 impl Error {
     /// The error that a directory of the volume was found by a second path, so that a walk would
     /// never end.
     pub fn has_another_path(path: &Path) -> Self {
-        let path = shown(path);
-        Self::Refused(format!(
-            "{path} is a directory that has another path, too: the volume is damaged, see 'ubtrfs check'"
-        ))
+        let what = format!("{} is a directory that has another path, too: the volume is damaged", shown(path));
+        Self::Blocked { what, obstacle: Obstacle::Damage }
     }
 
     /// Returns whether the volume has no space left.

@@ -45,7 +45,7 @@ mod whiteouts;
 pub use composefs::dump;
 pub use copy::{CopyOptions, Destination, Reflink, copy_into};
 pub use edit::{Editor, Existing};
-pub use error::{Error, Result, harmless, misleads};
+pub use error::{Error, Obstacle, Result, harmless, misleads};
 pub use export::export;
 pub use fingerprint::fingerprint;
 pub use host::HostFiles;

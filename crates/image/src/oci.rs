@@ -13,7 +13,7 @@ use serde::de::IgnoredAny;
 use ubtrfs::{Filesystem, InodeId};
 
 use crate::decompress::decompressed;
-use crate::error::{Error, Result, outside};
+use crate::error::{Error, Obstacle, Result, outside};
 use crate::import::{ImportOptions, Layer, import_plain};
 use crate::job::Job;
 use crate::oci_layout::{Blob, Descriptor, Digest, Hashed, Layout};
@@ -320,7 +320,9 @@ fn manifest_of(layout: &Layout, name: Option<&str>, platform: Option<&Platform>)
             several => {
                 let wanted = platform.cloned().unwrap_or_else(Platform::own);
                 let found = several.iter().find(|of| wanted.is_of(of));
-                found.cloned().ok_or_else(|| layout.refused(&no_platform(several, &wanted)))?
+                found
+                    .cloned()
+                    .ok_or_else(|| layout.blocked(&format!("no image is for {wanted}"), of_platforms(several)))?
             }
         };
         if !INDEXES.contains(&found.media_type.as_str()) {
@@ -334,7 +336,7 @@ fn manifest_of(layout: &Layout, name: Option<&str>, platform: Option<&Platform>)
     Err(layout.refused(&format!("there are more than {MAX_INDEXES} indexes within each other")))
 }
 
-fn no_platform(several: &[Descriptor], wanted: &Platform) -> String {
+fn of_platforms(several: &[Descriptor]) -> Obstacle {
     let platforms: BTreeSet<String> = several
         .iter()
         .filter_map(|of| of.platform.as_ref())
@@ -343,8 +345,7 @@ fn no_platform(several: &[Descriptor], wanted: &Platform) -> String {
             format!("{}/{}{variant}", of.os, of.architecture).escape_debug().to_string()
         })
         .collect();
-    let platforms: Vec<String> = platforms.into_iter().collect();
-    format!("no image is for {wanted}: --platform chooses one of {}", platforms.join(", "))
+    Obstacle::Platform { there: platforms.into_iter().collect() }
 }
 
 #[cfg(test)]

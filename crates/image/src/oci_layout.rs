@@ -17,7 +17,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::archive::{ArchiveReader, components};
 use crate::archive_header::Kind;
-use crate::error::{Error, Result, outside};
+use crate::error::{Error, Obstacle, Result, outside};
 
 /// The most bytes of an index, a manifest or a configuration (the manual names this limit).
 const MAX_JSON: u64 = 4 << 20;
@@ -149,8 +149,12 @@ impl Layout {
         let mark = match self.file("oci-layout") {
             Err(Error::Outside { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 let is_docker = self.file("manifest.json").is_ok();
-                let hint = if is_docker { ". 'skopeo copy docker-archive:FILE oci:DIR' makes one of it" } else { "" };
-                return Err(Error::Refused(format!("{path} is no OCI layout: it has no file oci-layout{hint}")));
+                let what = format!("{path} is no OCI layout: it has no file oci-layout");
+                return Err(if is_docker {
+                    Error::Blocked { what, obstacle: Obstacle::DockerArchive }
+                } else {
+                    Error::Refused(what)
+                });
             }
             file => file?,
         };
@@ -167,7 +171,12 @@ impl Layout {
         Error::Refused(format!("{}: {why}", self.path.display()))
     }
 
-    /// Reads `index.json`.
+    /// Refuses the image for what is in the way.
+    pub fn blocked(&self, why: &str, obstacle: Obstacle) -> Error {
+        Error::Blocked { what: format!("{}: {why}", self.path.display()), obstacle }
+    }
+
+    /// What `index.json` says.
     pub fn index<T: DeserializeOwned>(&self) -> Result<T> {
         self.json("index.json", &self.bounded("index.json", self.file("index.json")?)?)
     }

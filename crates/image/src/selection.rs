@@ -135,7 +135,7 @@ impl Owners {
             if name == acl::ACCESS || name == acl::DEFAULT {
                 self.change_acl(value).map_err(|()| {
                     let name = String::from_utf8_lossy(name);
-                    format!("two users or groups of its {name} would become one by --owner-map")
+                    format!("two users or groups of its {name} would become one")
                 })?;
             } else if name == CAPABILITY {
                 self.change_capabilities(value);

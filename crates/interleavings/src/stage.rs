@@ -78,19 +78,19 @@ impl Stage {
             || (self.is_tight && errno == Errno::NOSPC)
             || (errno == Errno::ROFS && self.is_remounted.load(Ordering::Acquire));
         let is_aborted = self.fs.abort_reason();
-        assert!(has_reason, "{what} failed: {error} ({errno:?}); read-only: {is_aborted:?}");
+        assert!(has_reason, "{what} failed: {error:?} ({errno:?}); read-only: {is_aborted:?}");
         assert!(
             self.fails || is_aborted.is_none(),
-            "{what} failed: {error}; read-only without a reason: {is_aborted:?}"
+            "{what} failed: {error:?}; read-only without a reason: {is_aborted:?}"
         );
         None
     }
 }
 
 /// Returns the value of a result that must not be an error.
-pub(crate) fn done<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
+pub(crate) fn done<T, E: std::fmt::Debug>(result: Result<T, E>) -> T {
     match result {
         Ok(value) => value,
-        Err(error) => panic!("{error}"),
+        Err(error) => panic!("{error:?}"),
     }
 }

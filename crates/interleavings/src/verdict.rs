@@ -105,7 +105,7 @@ fn judge_files(stage: &Stage, fs: &Filesystem, versions: impl Fn(usize) -> Versi
             Ok(found) => found,
             // The file was made before the run began, but the crash may have been earlier still.
             Err(error) => {
-                assert!(versions(number).most == 0, "{context}: {error}");
+                assert!(versions(number).most == 0, "{context}: {error:?}");
                 continue;
             }
         };

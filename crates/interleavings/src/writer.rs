@@ -85,7 +85,7 @@ fn sync_by_pool(stage: &Arc<Stage>, pool: &Pool, id: InodeId, file: &File, data_
                 file.promise(stage.events(), version);
             }
         }
-        Err(error) => panic!("an fsync was never answered: {error}"),
+        Err(error) => panic!("an fsync was never answered: {error:?}"),
     }
 }
 

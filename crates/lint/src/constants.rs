@@ -107,7 +107,8 @@ pub fn faults(repository: &Repository) -> Vec<Fault> {
     faults
 }
 
-fn is_of_the_program(file: &str) -> bool {
+/// Whether a file is a source of the program or its library, and not of tests.
+pub fn is_of_the_program(file: &str) -> bool {
     let mut parts = file.split('/');
     parts.next() == Some("crates")
         && parts.next().is_some_and(|name| !OF_TESTS.contains(&name))

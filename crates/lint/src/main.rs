@@ -13,14 +13,17 @@
 //! | `names` | limits are `MAX_` and `MIN_`, and some names of types have one meaning |
 //! | `devices` | each implementor of `Device` is tested for the trait's promises |
 //! | `dependencies` | licences, sources and versions of third-party crates are as `deny.toml` has them |
+//! | `errors` | messages of errors do not repeat their source, and the library gives no advice |
 //! | `threads` | locks have ranks, and one seed can decide threads and clocks |
 
+mod advice;
 mod circles;
 mod comments;
 mod constants;
 mod dependencies;
 mod devices;
 mod documents;
+mod errors;
 mod floors;
 mod imports;
 mod invariants;
@@ -68,6 +71,7 @@ enum Rule {
     Names,
     Devices,
     Dependencies,
+    Errors,
 }
 
 impl Rule {
@@ -83,6 +87,7 @@ impl Rule {
             Self::Names => names::faults(repository),
             Self::Devices => devices::faults(repository),
             Self::Dependencies => dependencies::faults(repository),
+            Self::Errors => [errors::faults(repository), advice::faults(repository)].concat(),
         }
     }
 }

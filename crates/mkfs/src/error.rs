@@ -68,6 +68,6 @@ pub enum MkfsError {
     #[error("the label contains a zero byte or a line break")]
     LabelByte,
     /// A structure could not be written.
-    #[error("cannot lay out the volume: {0}")]
+    #[error("cannot lay out the volume")]
     Format(#[from] ubtrfs_format::Error),
 }

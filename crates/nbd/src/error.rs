@@ -1,6 +1,10 @@
 //! The errors before an export can be used, and when it can't be used any more.
 
 use std::io;
+use std::path::PathBuf;
+
+/// Any error, of another library or in words.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why an export can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -10,7 +14,7 @@ pub enum Error {
     #[error("{0}")]
     Uri(String),
     /// Nobody answers at the address.
-    #[error("no connection to {address}: {source}")]
+    #[error("no connection to {address}")]
     Connect {
         /// The host and port, or the socket.
         address: String,
@@ -18,8 +22,8 @@ pub enum Error {
         source: io::Error,
     },
     /// The connection ended, or did not answer in time.
-    #[error("the connection broke: {0}")]
-    Broken(io::Error),
+    #[error("the connection broke")]
+    Broken(#[source] io::Error),
     /// What answers is no NBD server, or an ancient one.
     #[error("{0}")]
     NotNbd(&'static str),
@@ -54,9 +58,17 @@ pub enum Error {
         said: String,
     },
     /// TLS failed: certificates, names, algorithms.
-    #[error("TLS: {0}")]
-    Tls(String),
-    /// The export can't be written to.
+    #[error("TLS")]
+    Tls(#[source] BoxError),
+    /// A certificate or a key can't be used.
+    #[error("TLS: {}", path.display())]
+    TlsFile {
+        /// Its file.
+        path: PathBuf,
+        /// Why.
+        source: BoxError,
+    },
+    /// The export is not for writing.
     #[error("the export is read-only")]
     ReadOnly,
     /// The export can't be used yet.

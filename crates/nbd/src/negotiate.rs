@@ -3,6 +3,8 @@
 
 use std::io::{Read, Write};
 
+use ubtrfs_errors::sentence;
+
 use crate::abi::{
     FIXED_NEWSTYLE, GREETING, INFO_BLOCK_SIZE, INFO_EXPORT, MAX_PAYLOAD, MAX_STRING, NO_ZEROES, OLD_MAGIC,
     OPT_EXPORT_NAME, OPT_GO, OPT_LIST, OPT_STARTTLS, OPT_STRUCTURED_REPLY, OPTION_MAGIC, OPTION_REPLY_MAGIC, REP_ACK,
@@ -104,10 +106,8 @@ impl Export {
     fn enter_by_name(&mut self, line: &mut impl Line, name: &str, no_zeroes: bool) -> Result<(), Error> {
         send_option(line, OPT_EXPORT_NAME, name.as_bytes())?;
         let mut answer = [0; 10];
-        line.read_exact(&mut answer).map_err(|error| Error::Refused {
-            what: "the export, or has none of this name",
-            said: error.to_string(),
-        })?;
+        line.read_exact(&mut answer)
+            .map_err(|error| Error::Refused { what: "the export, or has none of this name", said: sentence(&error) })?;
         self.size = number(&answer[..8]);
         self.flags = u16::from_be_bytes([answer[8], answer[9]]);
         if !no_zeroes {

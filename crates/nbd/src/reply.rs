@@ -4,6 +4,8 @@
 use std::collections::HashMap;
 use std::io::{self, Read};
 
+use ubtrfs_errors::sentence;
+
 use crate::abi::{
     CHUNK_ERROR, CHUNK_ERROR_OFFSET, CHUNK_NONE, CHUNK_OFFSET_DATA, CHUNK_OFFSET_HOLE, MAX_STRING, REPLY_DONE,
     SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, readable,
@@ -184,7 +186,11 @@ impl Refusal {
         const ON_LINUX: [u32; 7] = [1, 5, 12, 22, 28, 75, 95];
         let errno = if ON_LINUX.contains(&self.errno) { self.errno } else { 5 };
         let plain = io::Error::from_raw_os_error(errno as i32);
-        if self.said.is_empty() { plain } else { io::Error::new(plain.kind(), format!("{plain}: {}", self.said)) }
+        if self.said.is_empty() {
+            plain
+        } else {
+            io::Error::new(plain.kind(), format!("{}: {}", sentence(&plain), self.said))
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
+use ubtrfs_errors::sentence;
 use ubtrfs_threads::time::Instant;
 
 use crate::abi::{CMD_FLAG_FUA, CMD_FLUSH, CMD_READ, CMD_TRIM, CMD_WRITE, CMD_WRITE_ZEROES};
@@ -141,7 +142,7 @@ impl Request {
         self.done = Box::new(move |result| {
             let same = match &result {
                 Ok(_) => Ok(Vec::new()),
-                Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+                Err(error) => Err(io::Error::new(error.kind(), sentence(error))),
             };
             first(result);
             (later.done)(same);

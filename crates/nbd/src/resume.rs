@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use ubtrfs_errors::sentence;
 use ubtrfs_threads::time::Instant;
 
 use crate::abi::{CAN_MULTI_CONN, READ_ONLY, SEND_FLUSH, SEND_FUA, has};
@@ -203,8 +204,10 @@ fn write_again(session: &Arc<Session>, link: &mut Link, kept: &[(u64, Bytes)]) -
         let begun = Instant::now();
         for result in link.call(&batch, session.lease.as_deref())? {
             if let Err(refusal) = result {
-                let why =
-                    format!("what was written before the server went away can't be written again: {}", refusal.to_io());
+                let why = format!(
+                    "what was written before the server went away can't be written again: {}",
+                    sentence(&refusal.to_io())
+                );
                 session.state.lock().lose(why);
             }
         }

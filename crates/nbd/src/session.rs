@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use ubtrfs_errors::sentence;
 use ubtrfs_threads::time::Instant;
 use ubtrfs_threads::{Condvar, Mutex, MutexGuard, Rank};
 
@@ -184,7 +185,7 @@ impl Session {
         if let Some(line) = own
             && let Err(error) = line.send_queued()
         {
-            self.break_link(epoch, &error.to_string());
+            self.break_link(epoch, &sentence(&error));
         }
     }
 
@@ -282,7 +283,7 @@ impl Session {
         drop(state);
         (request.done)(result.map_err(|refusal| {
             let error = refusal.to_io();
-            io::Error::new(error.kind(), format!("{}: {error}", self.uri))
+            io::Error::new(error.kind(), format!("{}: {}", self.uri, sentence(&error)))
         }));
     }
 
@@ -582,7 +583,7 @@ impl SessionState {
 
     /// Notes that a flush has failed, by which acknowledged writes may be lost.
     pub(crate) fn fail_flush(&mut self, error: &io::Error) {
-        self.lost.get_or_insert(Loss { why: format!("a flush failed: {error}"), is_kept: true });
+        self.lost.get_or_insert(Loss { why: format!("a flush failed: {}", sentence(error)), is_kept: true });
     }
 
     /// Why a request can't be served.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use ubtrfs_errors::sentence;
 use ubtrfs_threads::time::Instant;
 
 use crate::connect::Link;
@@ -27,12 +28,12 @@ pub(crate) fn take_over(session: &Arc<Session>, links: Vec<Link>) -> io::Result<
         let started = spawn("ubtrfs-nbd-read", move || read_answers(&reader, link, epoch, lane)).and_then(|()| {
             spawn("ubtrfs-nbd-send", move || {
                 if let Err(error) = line.run() {
-                    sender.break_link(epoch, &error.to_string());
+                    sender.break_link(epoch, &sentence(&error));
                 }
             })
         });
         if let Err(error) = started {
-            session.break_link(epoch, &error.to_string());
+            session.break_link(epoch, &sentence(&error));
             return Err(error);
         }
     }
@@ -46,7 +47,7 @@ fn read_answers(session: &Session, mut link: Link, epoch: u64, lane: usize) {
             Ok(Some(answer)) => session.answered(epoch, lane, answer),
             // This was only a part of an answer.
             Ok(None) => {}
-            Err(error) => return session.break_link(epoch, &error.to_string()),
+            Err(error) => return session.break_link(epoch, &sentence(&error)),
         }
     }
 }
@@ -94,11 +95,11 @@ fn connect_again(session: &Arc<Session>) {
                     tracing::info!("{}: connected again", session.uri);
                     break;
                 }
-                Err(error) => error.to_string(),
+                Err(error) => sentence(&error),
             },
-            Err(error) if error.may_pass() => error.to_string(),
+            Err(error) if error.may_pass() => sentence(&error),
             Err(error) => {
-                session.refuse(&error.to_string());
+                session.refuse(&sentence(&error));
                 break;
             }
         };

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ubtrfs::{CompressionMode, Filesystem, InodeId};
+use ubtrfs_errors::sentence;
 use ubtrfs_format::TreeId;
 use ubtrfs_fuse::{Attributes, Capabilities, Entry, Errno, Granted, HopCounters, Notifier, ROOT, Way};
 use ubtrfs_threads::atomic::AtomicBool;
@@ -230,7 +231,7 @@ impl Shared {
             Way::Device { why } => TransportFacts {
                 name: "/dev/fuse",
                 threads,
-                why: why.as_ref().map(ToString::to_string),
+                why: why.as_ref().map(|why| sentence(why)),
                 hops: HopCounters::default(),
             },
         });

@@ -292,7 +292,7 @@ impl Shared {
         let (open, opened) = found.map_err(|error| match error {
             Errno::NOENT => Errno::INVAL,
             error => {
-                tracing::warn!(%error, path, "the source of a snapshot may not be looked at: root's `ubtrfs subvolume snapshot` can make it");
+                tracing::warn!(%error, path, "the source of a snapshot may not be looked at: only root can make it");
                 Errno::PERM
             }
         })?;

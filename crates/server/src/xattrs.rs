@@ -120,7 +120,7 @@ mod tests {
                 if let Err(error) = nonblocking(set) {
                     assert_eq!(error.errno(), Errno::AGAIN);
                     waited += 1;
-                    set().unwrap_or_else(|error| panic!("after {others} others: {error}"));
+                    set().unwrap_or_else(|error| panic!("after {others} others: {error:?}"));
                 }
                 let flag = if value.is_empty() { 0 } else { InodeFlags::NOCOMPRESS };
                 assert_eq!(engine.inodes().flags(file).unwrap() & COMPRESSION_FLAGS, flag);

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use ubtrfs_errors::sentence;
 use ubtrfs_format::{DeviceId, Epochs, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
 use ubtrfs_volume::{Device as _, DeviceWrite, Error, OpenOptions, OverlayDevice, SharedBuffer, Volume};
 
@@ -40,7 +41,10 @@ impl Trial<'_> {
             match open(forks(&all), OpenOptions::default()) {
                 Err(Error::Apart(_)) => {}
                 Err(error) => {
-                    return Err(format!("devices that were used apart are refused for another reason: {error}"));
+                    return Err(format!(
+                        "devices that were used apart are refused for another reason: {}",
+                        sentence(&error)
+                    ));
                 }
                 Ok(_) => return Err("devices that were used apart are joined".into()),
             }
@@ -50,20 +54,21 @@ impl Trial<'_> {
             if keeps_one { (alone.0, others.collect()) } else { (rest.0, vec![devid(one)]) };
         let (recording, recorded) = record(&all);
         let volume = Volume::open_giving_up(&given_up, recorded, false)
-            .map_err(|error| format!("devices {given_up:?} can't be given up: {error}"))?;
+            .map_err(|error| format!("devices {given_up:?} can't be given up: {}", sentence(&error)))?;
         let fs = mount(Arc::new(volume), self.judge.options.clone())?;
         let shows = |when: &str| match kept.difference(&look(&fs)?) {
             Some(difference) => Err(format!("{when} devices {given_up:?} are given up: {difference}")),
             None => Ok(()),
         };
         shows("when")?;
-        let brought_up = fs.scrubber().catch_up(&mut |_| true).map_err(|error| format!("mending failed: {error}"))?;
+        let brought_up =
+            fs.scrubber().catch_up(&mut |_| true).map_err(|error| format!("mending failed: {}", error.chain()))?;
         // Other devices may have lagged since the crash.
         if !given_up.iter().all(|devid| brought_up.contains(devid)) {
             return Err(format!("devices {brought_up:?} are brought up, and {given_up:?} are given up"));
         }
         shows("after")?;
-        fs.close().map_err(|error| format!("unmounting failed: {error}"))?;
+        fs.close().map_err(|error| format!("unmounting failed: {}", error.chain()))?;
         self.mend(&recording.all_current(), &kept, None)
     }
 }
@@ -72,9 +77,9 @@ impl Trial<'_> {
 fn forget_epochs(device: &OverlayDevice) -> Result<(), String> {
     let at = SUPERBLOCK_COPIES[0];
     let mut bytes = [0; SUPERBLOCK_SIZE];
-    device.read_at(at, &mut bytes).map_err(|error| error.to_string())?;
-    let superblock = Superblock::parse(&bytes, at).map_err(|error| error.to_string())?;
+    device.read_at(at, &mut bytes).map_err(|error| sentence(&error))?;
+    let superblock = Superblock::parse(&bytes, at).map_err(|error| sentence(&error))?;
     let without = Superblock { epochs: Epochs::default(), ..superblock }.to_bytes();
-    let data = SharedBuffer::from(without.map_err(|error| error.to_string())?.to_vec());
-    device.submit(vec![DeviceWrite { at, data }]).wait().map_err(|error| error.to_string())
+    let data = SharedBuffer::from(without.map_err(|error| sentence(&error))?.to_vec());
+    device.submit(vec![DeviceWrite { at, data }]).wait().map_err(|error| sentence(&error))
 }

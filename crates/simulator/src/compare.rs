@@ -46,7 +46,7 @@ fn same<T: PartialEq + Debug>(what: &str, engine: &T, model: &T) -> Result<(), S
 }
 
 fn in_context<T>(what: &str, result: ubtrfs::Result<T>) -> Result<T, String> {
-    result.map_err(|error| format!("{what}: {error}"))
+    result.map_err(|error| format!("{what}: {}", error.chain()))
 }
 
 fn compare_node(fs: &Filesystem, model: &Model, id: InodeId, how: Compare) -> Result<(), String> {
@@ -140,7 +140,7 @@ fn compare_content(fs: &Filesystem, id: InodeId, wanted: &Content) -> Result<(),
         let start = match fs.files().seek_data(id, at) {
             Ok(start) => start,
             Err(error) if error.errno() == Errno::NXIO => break,
-            Err(error) => return Err(format!("seek for data from {at}: {error}")),
+            Err(error) => return Err(format!("seek for data from {at}: {}", error.chain())),
         };
         at = in_context("seek for a hole", fs.files().seek_hole(id, start))?;
         if at <= start {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use ubtrfs_errors::sentence;
 use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{DeviceId, Generation, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
 use ubtrfs_volume::{ALIGNMENT, Device, DeviceWrite, Event, Fate, OverlayDevice, RecordingDevice, SharedBuffer};
@@ -139,9 +140,9 @@ fn lose_writes(
     for _ in 0..=random.below(MAX_LOST) {
         let Some((before, at, size)) = random.pick(&writes).copied() else { return Ok(()) };
         let mut bytes = vec![0; size];
-        at_event(recording, device, before).read_at(at, &mut bytes).map_err(|error| error.to_string())?;
+        at_event(recording, device, before).read_at(at, &mut bytes).map_err(|error| sentence(&error))?;
         let written = crashed.submit(vec![DeviceWrite { at, data: SharedBuffer::from(bytes) }]).wait();
-        written.map_err(|error| error.to_string())?;
+        written.map_err(|error| sentence(&error))?;
     }
     Ok(())
 }
@@ -180,7 +181,7 @@ fn spoil(devices: &[OverlayDevice], device: usize, seed: u64) -> Result<(), Stri
         let Some(at) = random.pick(&used) else { return Ok(()) };
         let data = SharedBuffer::from(Random::noise(seed ^ at, ALIGNMENT));
         let written = devices[device].submit(vec![DeviceWrite { at: Physical(*at), data }]).wait();
-        written.map_err(|error| error.to_string())?;
+        written.map_err(|error| sentence(&error))?;
     }
     Ok(())
 }

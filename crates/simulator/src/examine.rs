@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ubtrfs::{InactivationStats, Options};
 use ubtrfs_check::FaultKind;
+use ubtrfs_errors::sentence;
 use ubtrfs_volume::{OverlayDevice, RecordingDevice};
 
 use crate::compare::compare_nameless;
@@ -31,8 +32,8 @@ pub struct Judge {
 /// Checks a volume. Returns its faults as a sentence, or how many inodes it has.
 pub fn check(devices: &[OverlayDevice]) -> Result<u64, String> {
     let options = ubtrfs_check::Options { keep: 6, ..ubtrfs_check::Options::default() };
-    let report =
-        ubtrfs_check::check(&forks(devices), &options).map_err(|error| format!("check could not check: {error}"))?;
+    let report = ubtrfs_check::check(&forks(devices), &options)
+        .map_err(|error| format!("check could not check: {}", sentence(&error)))?;
     // Copies of the superblock differ after a crash between their writes; every other warning
     // counts as a fault of ours.
     let odd = report.warnings.iter().filter(|fault| !matches!(fault.kind, FaultKind::SuperblockCopyStale { .. }));
@@ -157,10 +158,10 @@ pub(crate) fn shown_when_mounted(judge: &Judge, devices: &[OverlayDevice]) -> Re
     let shown = look(&fs)?;
     let has_orphans = |stats: &InactivationStats| stats.orphans_left || stats.inodes > 0;
     while has_orphans(&fs.stats().inactivation) || !fs.subvolumes().deleted_subvolumes().is_empty() {
-        fs.durability().sync().map_err(|error| format!("freeing orphans failed: {error}"))?;
+        fs.durability().sync().map_err(|error| format!("freeing orphans failed: {}", error.chain()))?;
         is_clean()?;
     }
-    fs.close().map_err(|error| format!("unmounting after a crash failed: {error}"))?;
+    fs.close().map_err(|error| format!("unmounting after a crash failed: {}", error.chain()))?;
     drop(fs);
     let (inodes, wanted) = (is_clean()?, shown.nodes.len() as u64 + judge.own_inodes);
     if inodes == wanted { Ok(shown) } else { Err(format!("after a mount {inodes} inodes are there, not {wanted}")) }

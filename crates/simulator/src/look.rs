@@ -59,7 +59,7 @@ struct Walk<'a> {
 }
 
 fn in_context<T>(what: &str, result: ubtrfs::Result<T>) -> Result<T, String> {
-    result.map_err(|error| format!("{what}: {error}"))
+    result.map_err(|error| format!("{what}: {}", error.chain()))
 }
 
 impl Walk<'_> {
@@ -157,7 +157,7 @@ impl Walk<'_> {
                 let start = match self.fs.files().seek_data(id, at) {
                     Ok(start) => start,
                     Err(error) if error.errno() == Errno::NXIO => break,
-                    Err(error) => return Err(format!("seek for data from {at}: {error}")),
+                    Err(error) => return Err(format!("seek for data from {at}: {}", error.chain())),
                 };
                 at = in_context("seek for a hole", self.fs.files().seek_hole(id, start))?;
                 if at <= start {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ubtrfs::{Filesystem, Options};
+use ubtrfs_errors::sentence;
 use ubtrfs_format::{SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
 use ubtrfs_volume::{Device, OpenOptions, OverlayDevice, Volume};
 
@@ -47,12 +48,12 @@ pub fn members(devices: &[OverlayDevice]) -> Result<Vec<OverlayDevice>, String> 
 /// Opens the volume on these devices, though some of its devices may be missing.
 pub fn open_volume(devices: Vec<Arc<dyn Device>>, read_only: bool) -> Result<Arc<Volume>, String> {
     let volume = Volume::open_degraded(devices, OpenOptions { read_only });
-    volume.map(Arc::new).map_err(|error| format!("the volume does not open: {error}"))
+    volume.map(Arc::new).map_err(|error| format!("the volume does not open: {}", sentence(&error)))
 }
 
 /// Opens the engine on a volume.
 pub fn mount(volume: Arc<Volume>, options: Options) -> Result<Arc<Filesystem>, String> {
-    Filesystem::open(volume, options).map_err(|error| format!("the volume does not mount: {error}"))
+    Filesystem::open(volume, options).map_err(|error| format!("the volume does not mount: {}", error.chain()))
 }
 
 /// Opens the engine on devices.

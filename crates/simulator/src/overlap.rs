@@ -209,10 +209,10 @@ pub(crate) fn work(
         Sharing::Nothing => {
             let new = NewInode { mode: 0o040_755, ..NewInode::default() };
             let make = |number| fs.directories().create(fs.root(), format!("thread {number}").as_bytes(), &new);
-            (0..threads).map(make).collect::<ubtrfs::Result<Vec<_>>>().map_err(|error| fail(error.to_string()))?
+            (0..threads).map(make).collect::<ubtrfs::Result<Vec<_>>>().map_err(|error| fail(error.chain()))?
         }
     };
-    fs.durability().sync().map_err(|error| fail(error.to_string()))?;
+    fs.durability().sync().map_err(|error| fail(error.chain()))?;
     let steps = frees_in_steps(&history.options);
     let (mut parts, moves) = (Vec::new(), Arc::<AtomicBool>::default());
     for top in tops {
@@ -259,7 +259,7 @@ pub(crate) fn work(
         fs.references().forget(id, 1);
     }
     match fs.close() {
-        Err(error) if fault.is_none() => Err(fail(error.to_string())),
+        Err(error) if fault.is_none() => Err(fail(error.chain())),
         _ => Ok(parts),
     }
 }
@@ -318,7 +318,7 @@ fn make_promise(
     // An error reports the failure of the device, and only these errors do.
     let succeeds = |result: ubtrfs::Result<()>| match result {
         Err(error) if may_fail && matches!(error.errno(), Errno::IO | Errno::ROFS | Errno::NOSPC) => Ok(false),
-        result => result.map(|()| true).map_err(|error| error.to_string()),
+        result => result.map(|()| true).map_err(|error| error.chain()),
     };
     let version = guard.trace.now();
     let since = guard.least(fs.generation().0);

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use ubtrfs::{Errno, Error, Filesystem, Options, ScrubOptions};
+use ubtrfs_errors::sentence;
 use ubtrfs_format::{DeviceId, Physical, SUPERBLOCK_COPIES};
 use ubtrfs_volume::{Device, DeviceWrite, OverlayDevice, ReadAheadDevice, RecordingDevice, SharedBuffer};
 
@@ -90,7 +91,7 @@ impl Trial<'_> {
             let (tolerated, reason) = (session.worker.tolerated, session.worker.fs.abort_reason());
             return Err(format!("a change is not committed: {tolerated} operations found no space; {reason:?}"));
         }
-        session.worker.fs.close().map_err(|error| format!("unmounting failed: {error}"))?;
+        session.worker.fs.close().map_err(|error| format!("unmounting failed: {}", error.chain()))?;
         let mut model = session.worker.model.clone();
         model.drop_orphans();
         Ok((model, recording.all_current()))
@@ -126,7 +127,7 @@ impl Trial<'_> {
         if lagging.is_some_and(|devid| !fs.volume().lagging_devices().contains(&devid)) {
             return Err(format!("device {lagging:?} is taken for one that has all that the others have"));
         }
-        let failed = |error| format!("mending failed: {error}");
+        let failed = |error: ubtrfs::Error| format!("mending failed: {}", error.chain());
         if random.below(2) == 0 {
             // The mount ends or crashes while a device is brought up.
             match fs.scrubber().catch_up(&mut |_| false) {
@@ -150,7 +151,7 @@ impl Trial<'_> {
         let mut is_lost = false;
         if self.is_redundant && random.one_in(2) {
             let place = random.below(before.len() as u64) as usize;
-            is_lost = lose_some(&before[place], &*recorded[place], &mut random).map_err(|error| error.to_string())?;
+            is_lost = lose_some(&before[place], &*recorded[place], &mut random).map_err(|error| sentence(&error))?;
             let found = scrub(&fs).map_err(failed)?;
             if found.uncorrectable() > 0 {
                 return Err(format!("a scrub does not mend what device {} lost: {found:?}", place + 1));
@@ -162,7 +163,7 @@ impl Trial<'_> {
         if found.uncorrectable() > 0 || again.errors() > 0 {
             return Err(format!("a scrub does not mend everything: {found:?}, and then {again:?}"));
         }
-        fs.close().map_err(|error| format!("unmounting failed: {error}"))?;
+        fs.close().map_err(|error| format!("unmounting failed: {}", error.chain()))?;
         drop(fs);
         let mended = recording.all_current();
         all_copies_are_right(&mended)?;
@@ -196,7 +197,8 @@ fn lose_some(before: &OverlayDevice, now: &dyn Device, random: &mut Random) -> s
 /// Checks all copies, and asserts that there is no fault.
 fn all_copies_are_right(devices: &[OverlayDevice]) -> Result<(), String> {
     let options = ubtrfs_check::Options { keep: 6, ..ubtrfs_check::Options::default() };
-    let report = ubtrfs_check::check(&forks(devices), &options).map_err(|error| format!("check failed: {error}"))?;
+    let report = ubtrfs_check::check(&forks(devices), &options)
+        .map_err(|error| format!("check failed: {}", sentence(&error)))?;
     let listed: Vec<String> = report.faults.iter().chain(&report.warnings).map(ToString::to_string).collect();
     if !listed.is_empty() || !report.is_clean() {
         return Err(format!(

@@ -24,7 +24,7 @@ pub fn crash_in_replay(
     if let Some(difference) = found.difference(&look(&fs)?) {
         return Err(format!("a mount for writing shows something else than one for reading: {difference}"));
     }
-    fs.close().map_err(|error| format!("unmounting failed: {error}"))?;
+    fs.close().map_err(|error| format!("unmounting failed: {}", error.chain()))?;
     let mut states = 0;
     for (point, device) in Crashes::new(&recording, seed, budget) {
         let same =

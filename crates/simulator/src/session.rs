@@ -202,7 +202,7 @@ impl Session {
     }
 
     fn remount(&mut self) -> Result<(), String> {
-        self.worker.fs.close().map_err(|error| format!("unmounting failed: {error}"))?;
+        self.worker.fs.close().map_err(|error| format!("unmounting failed: {}", error.chain()))?;
         let fs = open(with_superblocks(&self.worker.devices), self.options.clone())?;
         self.worker.follow_remount(fs);
         self.left_orphans |= !self.worker.model.orphans().is_empty();
@@ -297,6 +297,6 @@ fn is_in_steps(operation: &Operation) -> bool {
 
 /// Returns the model of an empty directory.
 pub(crate) fn empty(fs: &Filesystem, dir: ubtrfs::InodeId) -> Result<Model, String> {
-    let found = fs.inodes().attributes(dir).map_err(|error| format!("stat of inode {}: {error}", dir.ino))?;
+    let found = fs.inodes().attributes(dir).map_err(|error| format!("stat of inode {}: {}", dir.ino, error.chain()))?;
     Ok(Model::new(dir, found.mode, Times { mtime: found.mtime, ctime: found.ctime, btime: found.btime }))
 }

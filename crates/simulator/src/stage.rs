@@ -56,7 +56,7 @@ impl Stage {
         for operation in committed.iter().chain([&Operation::Sync]) {
             session.perform(operation)?;
         }
-        session.worker.fs.close().map_err(|error| error.to_string())?;
+        session.worker.fs.close().map_err(|error| error.chain())?;
         let device = recording.current();
         check(slice::from_ref(&device))?;
         Ok(Self { device, model: session.worker.model, judge, wrap })

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use ubtrfs::{Filesystem, InodeId, NewInode, Options, WriteAt};
+use ubtrfs_errors::sentence;
 use ubtrfs_format::{Ino, TreeId};
 use ubtrfs_mkfs::{MkfsOptions, Profile};
 use ubtrfs_random::Rng;
@@ -120,7 +121,7 @@ fn write(fs: &Filesystem, name: FileName) -> ubtrfs::Result<InodeId> {
 
 fn holds(fs: &Filesystem, name: FileName) -> Result<(), String> {
     let (who, number) = name;
-    let failed = |error: ubtrfs::Error| format!("file {who}{number}: {error}");
+    let failed = |error: ubtrfs::Error| format!("file {who}{number}: {}", error.chain());
     let file = fs.directories().lookup(root(), format!("{who}{number}").as_bytes()).map_err(failed)?;
     let (expected, found) = (content(name), fs.files().read(file, 0, content(name).len() + 1).map_err(failed)?);
     fs.references().forget(file, 1);
@@ -129,7 +130,7 @@ fn holds(fs: &Filesystem, name: FileName) -> Result<(), String> {
 
 fn mount(device: Arc<dyn Device>) -> Result<Arc<Filesystem>, String> {
     let options = Options { background_commits: false, ..Options::default() };
-    Filesystem::open_devices(vec![device], options).map_err(|error| format!("mount: {error}"))
+    Filesystem::open_devices(vec![device], options).map_err(|error| format!("mount: {}", error.chain()))
 }
 
 /// Does the first writer's work, and notes in `durable` what was acknowledged as durable.
@@ -160,14 +161,14 @@ fn take_over(uri: &str) -> Result<Arc<dyn Device>, String> {
             Ok(device) => return Ok(device),
             // Requests from before the stop have arrived.
             Err(Error::Held { .. }) => {}
-            Err(error) => return Err(format!("takeover: {error}")),
+            Err(error) => return Err(format!("takeover: {}", sentence(&error))),
         }
     }
 }
 
 fn write_and_sync(fs: &Filesystem, names: &[FileName]) -> Result<(), String> {
     let written = names.iter().try_for_each(|name| write(fs, *name).map(drop)).and_then(|()| fs.durability().sync());
-    written.map_err(|error| format!("the second writer: {error}"))
+    written.map_err(|error| format!("the second writer: {}", error.chain()))
 }
 
 /// Lets a writer work until its `looks`th look at its clock and then, unless `is_alone`, another
@@ -178,7 +179,7 @@ pub fn run(looks: u64, check_of_lease: LeaseCheck, is_alone: bool) -> Result<End
     let server = LossyServer::start_with_fua(&dir.path().join("socket"), make_volume(&options).to_vec());
     let clock = Arc::new(StoppingClock::default());
     let first =
-        open_elsewhere(&server.uri(), FIRST, clock.clone(), check_of_lease).map_err(|error| error.to_string())?;
+        open_elsewhere(&server.uri(), FIRST, clock.clone(), check_of_lease).map_err(|error| sentence(&error))?;
     let first = mount(first)?;
     let durable = Arc::new(Mutex::new(Vec::new()));
     clock.stop_after(looks);
@@ -202,7 +203,8 @@ pub fn run(looks: u64, check_of_lease: LeaseCheck, is_alone: bool) -> Result<End
         worked
     };
     if is_alone {
-        end_first()?.map_err(|error| format!("nobody took the volume over, and its writer fails: {error}"))?;
+        end_first()?
+            .map_err(|error| format!("nobody took the volume over, and its writer fails: {}", error.chain()))?;
         promises.clone_from(&lock(&durable));
     } else {
         let second = take_over(&server.uri());
@@ -222,7 +224,7 @@ pub fn run(looks: u64, check_of_lease: LeaseCheck, is_alone: bool) -> Result<End
         let second = second?;
         let more: Vec<FileName> = (4..8).map(|number| ('b', number)).collect();
         write_and_sync(&second, &more)?;
-        second.close().map_err(|error| format!("the second writer: {error}"))?;
+        second.close().map_err(|error| format!("the second writer: {}", error.chain()))?;
         promises.extend(new.into_iter().chain(more));
     }
     server.crash(&mut Rng::new(looks));

@@ -176,8 +176,8 @@ pub fn make_devices(options: &MkfsOptions) -> Vec<OverlayDevice> {
     let mut media: Vec<Memory> =
         options.devices().map(|(_, device)| Memory(OverlayDevice::zeroed(device.total_bytes))).collect();
     layout(options)
-        .unwrap_or_else(|error| panic!("mkfs {options:?}: {error}"))
+        .unwrap_or_else(|error| panic!("mkfs {options:?}: {error:?}"))
         .write(&mut media.iter_mut().map(|medium| medium as _).collect::<Vec<_>>())
-        .unwrap_or_else(|error| panic!("mkfs {options:?}: {error}"));
+        .unwrap_or_else(|error| panic!("mkfs {options:?}: {error:?}"));
     media.into_iter().map(|medium| medium.0).collect()
 }

@@ -9,6 +9,7 @@
 
 use std::ops::Range;
 
+use ubtrfs_errors::sentence;
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::{BlockGroupFlags, ChunkItem};
 use ubtrfs_volume::{Published, Volume};
@@ -150,7 +151,7 @@ impl SpaceState {
         for (start, chunk) in self.chunks.take_leaving() {
             assert!(self.groups.of(start).is_none(), "invariant 18: the addresses of chunk {start} were given out");
             if let Err(error) = volume.remove_chunk(start) {
-                tracing::warn!("chunk {start}: {error}");
+                tracing::warn!("chunk {start}: {}", sentence(&error));
             }
             for (devid, start, len) in self.devices.vacate(&chunk) {
                 self.discards.add_vacated(devid, start, len);

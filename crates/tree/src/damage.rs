@@ -27,7 +27,7 @@ impl Damage {
     /// Notes that a node was skipped. The same one may be noted repeatedly.
     pub fn note(&self, what: &dyn std::error::Error) {
         self.count.fetch_add(1, Relaxed);
-        let sentence = crate::sentence(what);
+        let sentence = ubtrfs_errors::sentence(what);
         let mut sentences = self.sentences.lock();
         if sentences.len() < Self::KEPT {
             sentences.insert(sentence);

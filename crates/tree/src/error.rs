@@ -26,13 +26,14 @@ pub enum Error {
         source: BoxError,
     },
     /// A block is not the one that its parent refers to, or its structure is broken.
-    #[error("tree {tree}: block {bytenr}: {problem}")]
+    #[error("tree {tree}: block {bytenr}")]
     Block {
         /// The tree that was walked.
         tree: TreeId,
         /// The block.
         bytenr: Logical,
         /// What is wrong with it.
+        #[source]
         problem: ubtrfs_format::Error,
     },
     /// A block holds a key that belongs in its right neighbour.
@@ -46,7 +47,7 @@ pub enum Error {
         key: Key,
     },
     /// An item that a patch has to change is malformed.
-    #[error("tree {tree}: block {bytenr}: item {key}: {problem}")]
+    #[error("tree {tree}: block {bytenr}: item {key}")]
     Corrupt {
         /// The tree.
         tree: TreeId,
@@ -55,15 +56,17 @@ pub enum Error {
         /// The item.
         key: Key,
         /// What is wrong with it.
+        #[source]
         problem: ubtrfs_format::Error,
     },
     /// A patch that does not suit the item it is meant for, or that follows a put of malformed
     /// bytes.
-    #[error("patch of item {key}: {problem}")]
+    #[error("patch of item {key}")]
     BadPatch {
         /// The item.
         key: Key,
         /// What is wrong.
+        #[source]
         problem: ubtrfs_format::Error,
     },
     /// An item that no leaf can hold.

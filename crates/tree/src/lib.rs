@@ -20,7 +20,6 @@ mod patch;
 mod range;
 mod read_ahead;
 mod seeded_hash;
-mod sentence;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod tree;
@@ -39,6 +38,6 @@ pub use nonblocking::{blocking, ensure_may_block, may_block, nonblocking};
 pub use patch::Patch;
 pub use range::{Range, RangeRev};
 pub use seeded_hash::SeededHash;
-pub use sentence::{plain, sentence};
 pub use tree::{Item, Reader, Snapshot, Tree};
+pub use ubtrfs_errors::sentence;
 pub use walk::Walk;

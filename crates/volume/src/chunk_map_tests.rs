@@ -1,4 +1,5 @@
 use super::*;
+use ubtrfs_errors::sentence;
 use ubtrfs_format::Uuid;
 
 const K64: u64 = 64 << 10;
@@ -127,7 +128,7 @@ fn a_range_may_cross_chunks_but_not_leave_them() {
 fn impossible_chunks_are_refused() {
     let insert = |start: u64, item| {
         let mut map = map_of(10 * MIB, self::item(BlockGroupFlags(0), MIB, &[(1, MIB)]));
-        map.insert(Logical(start), item, 4096, |devid| (devid.0 == 1).then_some(64 * MIB)).err().map(|e| e.to_string())
+        map.insert(Logical(start), item, 4096, |devid| (devid.0 == 1).then_some(64 * MIB)).err().map(|e| sentence(&e))
     };
     let single = |length, at| item(BlockGroupFlags(0), length, &[(1, at)]);
     let fails = |start, item, text: &str| {

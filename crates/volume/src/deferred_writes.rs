@@ -4,6 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
+use ubtrfs_errors::sentence;
 use ubtrfs_threads::{Condvar, Mutex, Rank};
 
 use crate::device::{Device, DeviceTicket, DeviceWrite, PendingWrites};
@@ -65,7 +66,7 @@ impl DeferredWrites {
     pub(crate) fn submit(self, device: &dyn Device, may_write: &io::Result<()>) {
         let ticket = match may_write {
             Ok(()) => self.how.submit(device, self.writes),
-            Err(error) => failed(&self.writes, io::Error::new(error.kind(), error.to_string())),
+            Err(error) => failed(&self.writes, io::Error::new(error.kind(), sentence(error))),
         };
         *self.place.ticket.lock() = Some(ticket);
         self.place.filled.notify_all();

@@ -26,18 +26,14 @@ impl User {
                 "{shown} is in use by the kernel, through {}: it is mounted in another mount namespace, or held otherwise",
                 by.display()
             ),
-            Self::Unknown(by) if rustix::process::geteuid().is_root() => format!(
-                "{shown} is attached to {}, which can't be asked whether it is mounted: detach it (losetup -d)",
-                by.display()
-            ),
-            Self::Unknown(by) => format!(
-                "{shown} is attached to {0}, and only root can find out whether that is mounted: detach it (losetup -d), or \
-                 let root do this",
-                by.display()
-            ),
+            Self::Unknown(by) if rustix::process::geteuid().is_root() => {
+                format!("{shown} is attached to {}, which can't be asked whether it is mounted", by.display())
+            }
+            Self::Unknown(by) => {
+                format!("{shown} is attached to {}, and only root can find out whether that is mounted", by.display())
+            }
             Self::Hidden(by) => format!(
-                "{shown} may be attached to {0}, which is as large and has a file that can't be looked at: let root detach \
-                 that (losetup -d {0}), or do this; or work on a copy of another size (truncate -s +1M COPY)",
+                "{shown} may be attached to {}, which is as large and has a file that can't be looked at",
                 by.display()
             ),
         }

@@ -5,6 +5,7 @@ use ubtrfs_format::items::DevItem;
 use ubtrfs_format::{DeviceId, Generation, Logical, Physical, Uuid};
 
 use crate::device_user::User;
+use crate::partition_fault::PartitionFault;
 
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -35,7 +36,7 @@ impl std::fmt::Display for Half {
 #[non_exhaustive]
 pub enum Error {
     /// A device file could not be opened.
-    #[error("cannot open {}: {source}", path.display())]
+    #[error("cannot open {}", path.display())]
     Open {
         /// The device.
         path: PathBuf,
@@ -84,8 +85,8 @@ pub enum Error {
     #[error("the partition table is damaged: {0}")]
     PartitionTable(&'static str),
     /// The partition table can't be read.
-    #[error("the partition table cannot be read: {0}")]
-    PartitionTableUnread(io::Error),
+    #[error("the partition table cannot be read")]
+    PartitionTableUnread(#[source] io::Error),
     /// The partition table has no partition of that number.
     #[error("there is no partition {number}{}", if numbers.is_empty() { String::new() } else { format!("; there are: {numbers}") })]
     NoPartition {
@@ -95,12 +96,13 @@ pub enum Error {
         numbers: String,
     },
     /// A partition can't be used.
-    #[error("partition {number}: {what}")]
+    #[error("partition {number}")]
     BadPartition {
         /// Its number.
         number: u32,
         /// Why.
-        what: String,
+        #[source]
+        fault: PartitionFault,
     },
     /// A volume was opened without any device.
     #[error("no device given")]
@@ -109,14 +111,14 @@ pub enum Error {
     #[error("no btrfs found: the superblock's magic is missing")]
     NotBtrfs,
     /// The primary superblock is damaged, and no other copy is good either.
-    #[error("the superblock is damaged: {0}")]
-    Superblock(ubtrfs_format::Error),
+    #[error("the superblock is damaged")]
+    Superblock(#[source] ubtrfs_format::Error),
     /// The primary superblock can't be read.
-    #[error("the superblock cannot be read: {0}")]
-    SuperblockUnread(io::Error),
+    #[error("the superblock cannot be read")]
+    SuperblockUnread(#[source] io::Error),
     /// The primary superblock is damaged, but another copy is good, which suffices for reading
     /// only.
-    #[error("the primary superblock is damaged ({source}); the copy at {} MiB is good", copy.0 >> 20)]
+    #[error("the copy of the superblock at {} MiB is good, but the primary superblock is damaged", copy.0 >> 20)]
     PrimarySuperblock {
         /// Where the good copy is.
         copy: Physical,
@@ -142,10 +144,7 @@ pub enum Error {
     )]
     Apart(Box<[Half; 2]>),
     /// One device was to be given up, though the others have nothing that it lacks.
-    #[error(
-        "device {ahead} has all that device {behind} has, and what was written since: nothing of it is given up; to go \
-         back, mount device {behind} without it first, with -o degraded"
-    )]
+    #[error("device {ahead} has all that device {behind} has, and what was written since: nothing of it is given up")]
     OthersLag {
         /// The device that was to be given up.
         ahead: DeviceId,
@@ -223,7 +222,7 @@ pub enum Error {
         what: &'static str,
     },
     /// A chunk item's content is malformed.
-    #[error("chunk {chunk}: {source}")]
+    #[error("chunk {chunk}")]
     ChunkItem {
         /// Where the chunk starts.
         chunk: Logical,
@@ -261,7 +260,7 @@ pub enum Error {
         profile: &'static str,
     },
     /// All copies of a tree block are bad.
-    #[error("tree block {at}: {source}")]
+    #[error("tree block {at}")]
     Node {
         /// The block.
         at: Logical,
@@ -275,7 +274,7 @@ pub enum Error {
         at: Logical,
     },
     /// A device could not be read.
-    #[error("device {devid}: reading {len} bytes at {at}{}: {source}", also(*logical))]
+    #[error("device {devid}: reading {len} bytes at {at}{}", also(*logical))]
     Read {
         /// The device.
         devid: DeviceId,
@@ -289,7 +288,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A device could not be written.
-    #[error("device {devid}: writing {len} bytes at {at}{}: {source}", also(*logical))]
+    #[error("device {devid}: writing {len} bytes at {at}{}", also(*logical))]
     Write {
         /// The device.
         devid: DeviceId,
@@ -303,7 +302,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A device could not make its writes durable.
-    #[error("device {devid}: flushing: {source}")]
+    #[error("device {devid}: flushing")]
     Flush {
         /// The device.
         devid: DeviceId,
@@ -311,7 +310,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A device could not discard.
-    #[error("device {devid}: discarding {len} bytes at {at}: {source}")]
+    #[error("device {devid}: discarding {len} bytes at {at}")]
     Discard {
         /// The device.
         devid: DeviceId,
@@ -353,8 +352,8 @@ pub enum Error {
     #[error("bad request: {0}")]
     BadRequest(&'static str),
     /// The superblock to write has no room for its content.
-    #[error("cannot encode the superblock: {0}")]
-    Encode(ubtrfs_format::Error),
+    #[error("cannot encode the superblock")]
+    Encode(#[source] ubtrfs_format::Error),
 }
 
 impl Error {
@@ -390,7 +389,7 @@ impl Error {
 /// A write that failed. If the device has joined it with neighbours, address and length are those
 /// of the whole run.
 #[derive(Debug, thiserror::Error)]
-#[error("writing {len} bytes at {at}: {source}")]
+#[error("writing {len} bytes at {at}")]
 pub struct WriteError {
     /// The physical address.
     pub at: Physical,

@@ -49,6 +49,7 @@ mod open;
 #[cfg(feature = "testing")]
 mod overlay_device;
 mod parity;
+mod partition_fault;
 mod partitions;
 mod primary;
 mod proof;
@@ -110,6 +111,7 @@ pub use nbd_device::{NbdDevice, USUAL_TIMEOUT};
 pub use open::OpenOptions;
 #[cfg(feature = "testing")]
 pub use overlay_device::OverlayDevice;
+pub use partition_fault::PartitionFault;
 pub use partitions::{Partition, PartitionTable, TableKind};
 pub use publish::{Copies, Published};
 pub use read_ahead_device::ReadAheadDevice;

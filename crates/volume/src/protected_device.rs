@@ -15,6 +15,7 @@
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
+use ubtrfs_errors::sentence;
 use ubtrfs_format::{Physical, SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_MAGIC_AT, SUPERBLOCK_SIZE};
 use ubtrfs_nbd::{Access, BootTime, Clock, Holder, Lease, Lost};
 use ubtrfs_threads::thread::JoinHandle;
@@ -220,7 +221,7 @@ impl Shared {
             }
             // The users of the device get its errors, too.
             if let Err(error) = kept {
-                tracing::debug!(%error, "the mark of the writer could not be renewed");
+                tracing::debug!(error = %sentence(&error), "the mark of the writer could not be renewed");
             }
         }
     }
@@ -236,7 +237,7 @@ impl Shared {
                 self.writer.is_over();
             }
             if let Err(error) = released.and_then(|()| self.device.flush()) {
-                tracing::debug!(%error, "the mark of the writer stays");
+                tracing::debug!(error = %sentence(&error), "the mark of the writer stays");
             }
         }
     }

@@ -141,7 +141,7 @@ fn nothing_is_written_to_a_volume_that_another_writer_has_taken_over() {
         put(&device, PLACE, &taken).unwrap();
         let before = device.to_bytes();
         let error = write(&protected, 0, &[2; 4096]).unwrap_err();
-        assert!(error.source.to_string().contains("taken the volume over"), "{error}");
+        assert!(error.source.to_string().contains("taken the volume over"), "{error:?}");
         assert!(protected.discard(Physical(0), 4096).is_err());
         drop(protected);
         assert!(device.to_bytes() == before, "invariant 12: nothing of it was written over");

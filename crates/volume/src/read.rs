@@ -4,6 +4,7 @@
 
 use std::sync::atomic::Ordering;
 
+use ubtrfs_errors::sentence;
 use ubtrfs_format::{Error as FormatError, Header, Logical, Node, NodeExpectation, verify_node_checksum};
 
 use crate::buffer::{Buffer, SharedBuffer};
@@ -293,7 +294,7 @@ impl Volume {
         }
         let len = pieces.iter().map(|piece| piece.len).sum();
         let of_copy = DeviceFault { devid, physical: Some(place), logical: Some(at), len };
-        self.faults.note(error.to_string(), error.device_fault().unwrap_or(of_copy));
+        self.faults.note(sentence(&error), error.device_fault().unwrap_or(of_copy));
     }
 
     /// Rewrites the damaged copies of a tree block.
@@ -409,8 +410,9 @@ impl Volume {
             Err(error) => {
                 member.note_error(DeviceErrorKind::Write);
                 member.note_missed();
-                self.faults.bad_copy(copy, Outcome::NotRewritten, what, &error.to_string());
-                self.faults.note(format!("device {}: {error}", copy.devid), copy.fault());
+                let why = sentence(&error);
+                self.faults.bad_copy(copy, Outcome::NotRewritten, what, &why);
+                self.faults.note(format!("device {}: {why}", copy.devid), copy.fault());
                 false
             }
         }

@@ -2,6 +2,7 @@
 //! chunk has all of its data on the others (invariant 34). The record of how far a lagging device
 //! has been brought up to the others holds as long as it misses nothing more (invariant 60).
 
+use ubtrfs_errors::sentence;
 use ubtrfs_format::{DeviceId, Generation, Resilvered, Superblock};
 
 use crate::error::{Error, Result};
@@ -32,7 +33,7 @@ impl Volume {
             return Ok(());
         }
         if self.devices.load().is_target(member) {
-            tracing::error!("{error}: this device replaces no other one any more");
+            tracing::error!("{}: this device replaces no other one any more", sentence(&error));
             self.note_overcome(&error);
             member.set_lagging(false);
             return Ok(());
@@ -42,7 +43,7 @@ impl Volume {
         if !self.survives(lost) || set.current().all(|other| other.devid() == devid) {
             return Err(error);
         }
-        tracing::error!("{error}: the other devices have it; device {devid} is behind them from now on");
+        tracing::error!("{}: the other devices have it; device {devid} is behind them from now on", sentence(&error));
         self.note_overcome(&error);
         member.set_lagging(false);
         Ok(())
@@ -51,7 +52,7 @@ impl Volume {
     /// Notes an error of a device that no caller gets.
     fn note_overcome(&self, error: &Error) {
         if let Some(fault) = error.device_fault() {
-            self.faults.note(error.to_string(), fault);
+            self.faults.note(sentence(error), fault);
         }
     }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use ubtrfs_errors::sentence;
 use ubtrfs_format::items::DevItem;
 use ubtrfs_format::{DeviceId, Generation, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
 use ubtrfs_threads::atomic::{AtomicU64, Ordering};
@@ -73,7 +74,8 @@ pub(crate) fn forget_volume(member: &Member) {
     if let Some(error) = failures.first() {
         tracing::error!(
             "superblocks of a device that no longer belongs to the volume are still there, and kernels may refuse to \
-             mount the volume beside it: wipe that device ('wipefs --all') before it is attached again: {error}"
+             mount the volume beside it until they are wiped: {}",
+            sentence(error)
         );
     }
 }

@@ -64,8 +64,7 @@ impl Volume {
                         tracing::error!(
                             device = devid,
                             "tree block {at}: another device has another one, and both are right by themselves: they \
-                             were written apart, and the volume has to be mounted without one ('mount \
-                             --discard-device')"
+                             were written apart, and what one of them has must be given up"
                         );
                         found.checksum_errors += 1;
                         found.uncorrectable += 1;

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 
+use ubtrfs_errors::sentence;
 use ubtrfs_format::{DeviceId, Logical, Physical, Resilvered, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
 use ubtrfs_threads::thread::Builder;
 
@@ -126,7 +127,7 @@ impl<Kind> Ticket<Kind> {
 impl<Kind> Drop for Ticket<Kind> {
     fn drop(&mut self) {
         for (member, error) in self.finish() {
-            tracing::error!(device = member.devid().0, %error, "a write failed that nobody waited for");
+            tracing::error!(device = member.devid().0, error = %sentence(&error), "a write failed that nobody waited for");
         }
     }
 }

@@ -46,8 +46,7 @@ struct Queue {
 impl Barrier {
     /// Opens the file `backing` for barriers.
     pub fn new(backing: &Path) -> io::Result<Self> {
-        let device = FileDevice::open(backing, OpenMode::ReadWrite, Exclusive::No)
-            .map_err(|error| io::Error::other(error.to_string()))?;
+        let device = FileDevice::open(backing, OpenMode::ReadWrite, Exclusive::No).map_err(io::Error::other)?;
         let buffer = Buffer::zeroed(CHUNK as usize).share();
         let shared = Arc::new(Shared { device, buffer, queue: Mutex::default(), wakes: Condvar::new() });
         shared.write(&mut { BEGIN }, END - BEGIN)?;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use ubtrfs_errors::sentence;
 use ubtrfs_fuse::mount::{Mount, MountOptions, Source, Unmount};
 use ubtrfs_fuse::{Session, Transport};
 
@@ -23,7 +24,7 @@ pub const READY: &str = "ready";
 /// Serves a mount on `directory` until it is unmounted. Barriers use the image `backing`, which is
 /// overwritten.
 pub fn serve(backing: &Path, directory: &Path) -> Result<()> {
-    let failed = |what: &str, error: &dyn std::error::Error| Failure::new(format!("null: {what}: {error}"));
+    let failed = |what: &str, error: &dyn std::error::Error| Failure::new(format!("null: {what}: {}", sentence(error)));
     let root = rustix::process::geteuid().is_root();
     // Mounts like the ubtrfs command: see `crates/cli/src/mount/serve.rs`.
     let options = MountOptions {

@@ -61,7 +61,7 @@ pub fn draw(results: &Results, dir: &Path) -> Result<Vec<PathBuf>> {
     for (name, plot) in plots {
         let Some(plot) = plot else { continue };
         let (svg, png) = (dir.join(format!("{name}.svg")), dir.join(format!("{name}.png")));
-        let failed = |why: String| Failure::about(svg.display(), &why);
+        let failed = |why: String| Failure::new(format!("{}: {why}", svg.display()));
         plot.draw(&SVGBackend::new(&svg, plot.size()).into_drawing_area()).map_err(failed)?;
         plot.draw(&BitMapBackend::new(&png, plot.size()).into_drawing_area()).map_err(failed)?;
         drawn.push(svg);

@@ -380,6 +380,6 @@ impl Copier<'_, '_> {
 }
 
 /// An error about a file of the host.
-fn about_path(path: &LinkedPath, error: &dyn std::error::Error) -> Failure {
+fn about_path(path: &LinkedPath, error: &(dyn std::error::Error + 'static)) -> Failure {
     Failure::about(show::path(&path.path()), error)
 }

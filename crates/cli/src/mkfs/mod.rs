@@ -21,6 +21,7 @@ use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{ChecksumType, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
 use ubtrfs_image::{Counts, Selection};
 use ubtrfs_mkfs::{MkfsError, MkfsOptions, NewDevice, Profile, layout, minimum_bytes, random_uuid};
+use ubtrfs_tree::sentence;
 use ubtrfs_volume::{ALIGNMENT, Buffer, DeferredSuperblocks, Device, DeviceWrite};
 
 pub use self::features::offered as offered_features;
@@ -245,7 +246,7 @@ fn wipe_superblocks(device: &dyn Device, end: u64) {
     let zeros = |at: &Physical| DeviceWrite { at: *at, data: Buffer::zeroed(SUPERBLOCK_SIZE).share() };
     let written = device.submit(SUPERBLOCK_COPIES.iter().filter(goes).map(zeros).collect()).wait();
     if let Err(error) = written.map_err(io::Error::from).and_then(|()| device.flush()) {
-        tracing::warn!(%error, "superblocks that are of no use stay");
+        tracing::warn!(error = %sentence(&error), "superblocks that are of no use stay");
     }
 }
 

@@ -32,7 +32,7 @@ use super::{aborted, again, ending, notify, protect};
 use crate::away::{Chosen, LeftOut, choose, modes_of, open_each};
 use crate::commits::with_generation;
 use crate::device::{about_volume_within, claim, is_block, is_seed, occupied_by, within};
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, with_advice};
 use crate::looking::{NotOpened, find_part};
 use crate::mount_table::{self, Mounted};
 use crate::process;
@@ -160,7 +160,7 @@ fn run(
     shared.set_notifier(session.notifier());
     shared.set_way(session.way(), session.threads());
     if let Way::Device { why: Some(why) } = session.way() {
-        tracing::info!("requests come over /dev/fuse, not io_uring: {why}");
+        tracing::info!("requests come over /dev/fuse, not io_uring: {}", with_advice(why));
     }
     syncs.begin(mount, &session);
     let (runs, is_running) = channel();

@@ -327,12 +327,7 @@ impl<'a> Walk<'a> {
                 made.identity()?
             }
             FileType::Symlink => {
-                let to = self
-                    .source
-                    .fs
-                    .files()
-                    .read_link(attributes.id)
-                    .map_err(|error| io::Error::other(error.to_string()))?;
+                let to = self.source.fs.files().read_link(attributes.id).map_err(io::Error::other)?;
                 target::make_symlink(at, name, &to)?;
                 let made = target::hold(at, name, attributes.mode)?;
                 self.dress(&made, attributes, shown);

@@ -105,7 +105,7 @@ fn what_is_no_usable_partition_is_said() {
     for (partition, words) in [
         ("1", "partition 1: it overlaps partition 2"),
         ("3", "beyond the end of the device"),
-        ("4", "no multiple of 4096: 'losetup -P' makes a device of it"),
+        ("4", "no multiple of 4096; 'losetup -P' makes a device of it"),
         ("9", "there is no partition 9; there are: 1, 2, 3, 4"),
     ] {
         fails(&ubtrfs(&["ls", "--partition", partition, image, "/"]), 1, words);

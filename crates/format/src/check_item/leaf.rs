@@ -28,7 +28,7 @@ fn is_never_empty(owner: TreeId, context: &ItemContext) -> bool {
 
 /// An item that breaks a rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("item {slot} {key}: {error}")]
+#[error("item {slot} {key}")]
 pub struct ItemFault {
     /// Its slot.
     pub slot: usize,

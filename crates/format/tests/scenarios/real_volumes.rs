@@ -61,7 +61,7 @@ fn check_blocks(image: &Path) -> BTreeMap<ItemType, usize> {
         check_header(&header, header.chunk_tree_uuid).unwrap_or_else(|error| panic!("{shown}: {error}"));
         match Node::check(block, &expected, superblock.sector_size) {
             Ok(Node::Leaf(leaf)) => {
-                check_leaf(header.owner, &leaf, &context).unwrap_or_else(|fault| panic!("{shown}: {fault}"));
+                check_leaf(header.owner, &leaf, &context).unwrap_or_else(|fault| panic!("{shown}: {fault:?}"));
                 check_hashes(&leaf, &shown);
                 for (key, _) in leaf.iter() {
                     *seen.entry(key.item_type).or_default() += 1;

@@ -1,5 +1,6 @@
 //! Chunks that a commit adds to the volume, and chunks that it removes (invariant 18).
 
+use ubtrfs_errors::sentence;
 use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevExtent, DevItem};
 use ubtrfs_format::{Generation, ItemType, Key, Logical, TreeId, objectid};
 use ubtrfs_tree::EditBatch;
@@ -100,7 +101,7 @@ impl ChunkChanges {
             let key = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, device.devid.0);
             chunk_edits.put(key, device.to_bytes());
             if let Err(error) = committer.info.volume.set_device_item(*device) {
-                tracing::warn!("device {}: {error}", device.devid);
+                tracing::warn!("device {}: {}", device.devid, sentence(&error));
             }
         }
         if !self.devices_changed.resized.is_empty() {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{
-    CompatRo, Header, Incompat, ItemContext, Node, NodeExpectation, Superblock, SuperblockFlags, TreeId, check_chunk,
-    check_header, check_leaf,
+    CompatRo, Header, Incompat, ItemContext, Logical, Node, NodeExpectation, Superblock, SuperblockFlags, TreeId,
+    check_chunk, check_header, check_leaf,
 };
 use ubtrfs_tree::{BoxError, Geometry, NodeCache, NodeSource};
 use ubtrfs_volume::{Device, OpenMode, OpenOptions, Volume, claim, open_exclusively};
@@ -58,7 +58,7 @@ impl NodeSource for VolumeNodes {
     fn read_node(&self, expected: &NodeExpectation) -> std::result::Result<Vec<u8>, BoxError> {
         let block = self.volume.read_node(expected)?;
         if self.whole {
-            self.check(&block).map_err(|error| format!("tree block {}: {error}", expected.bytenr))?;
+            self.check(expected.bytenr, &block)?;
         }
         Ok(block.to_vec())
     }
@@ -69,11 +69,13 @@ impl NodeSource for VolumeNodes {
 }
 
 impl VolumeNodes {
-    fn check(&self, block: &[u8]) -> std::result::Result<(), BoxError> {
-        let header = Header::parse(block)?;
-        check_header(&header, self.volume.chunk_tree_uuid())?;
-        if let Node::Leaf(leaf) = Node::view(block)? {
-            check_leaf(header.owner, &leaf, &ItemContext::from(&self.volume.superblock()))?;
+    fn check(&self, at: Logical, block: &[u8]) -> Result<()> {
+        let malformed = |source| ubtrfs_volume::Error::Node { at, source };
+        let header = Header::parse(block).map_err(malformed)?;
+        check_header(&header, self.volume.chunk_tree_uuid()).map_err(malformed)?;
+        if let Node::Leaf(leaf) = Node::view(block).map_err(malformed)? {
+            check_leaf(header.owner, &leaf, &ItemContext::from(&self.volume.superblock()))
+                .map_err(|fault| Error::MalformedItem { block: at, fault })?;
         }
         Ok(())
     }
@@ -301,7 +303,7 @@ impl Drop for Filesystem {
         } else if ubtrfs_threads::thread::panicking() {
             tracing::error!("the file system ends by a panic: what changed since its last commit is lost");
         } else if let Err(error) = self.close() {
-            tracing::error!("the last commit failed: {error}");
+            tracing::error!("the last commit failed: {}", error.chain());
         }
     }
 }
@@ -442,7 +444,7 @@ fn read_space(committed: &Committed, volume: &Volume, options: &Options, recount
 /// prevent a volume from being read.
 fn empty_space(committed: &Committed, volume: &Volume) -> Space {
     read_space(committed, volume, &Options::default(), false).unwrap_or_else(|error| {
-        tracing::debug!("free space is not known: {error}");
+        tracing::debug!("free space is not known: {}", error.chain());
         let superblock = &committed.superblock;
         Space::unknown(&volume.devices(), superblock.node_size.into(), superblock.sector_size.into())
     })

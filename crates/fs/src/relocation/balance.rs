@@ -167,7 +167,7 @@ impl Balancer {
         let go_on = move || match balancer.resume(&|_| true) {
             Ok(_) => tracing::info!("the balance that an earlier mount left is done"),
             Err(Error::Posix(Errno::CANCELED | Errno::NOTCONN | Errno::INPROGRESS)) => {}
-            Err(error) => tracing::error!("the balance that an earlier mount left has ended: {error}"),
+            Err(error) => tracing::error!("the balance that an earlier mount left has ended: {}", error.chain()),
         };
         ubtrfs_threads::thread::Builder::new().name("balance".into()).spawn(go_on).map(Some)
     }

@@ -16,13 +16,16 @@ pub enum NoRing {
     #[error("the kernel's FUSE knows no io_uring (Linux 6.14 and later may)")]
     Kernel,
     /// The kernel's switch is off.
-    #[error("the kernel's switch for it is off: as root run `echo Y > {SWITCH}`, then mount again")]
-    Switch,
-    /// The number of processors is unknown, or there are too many.
+    #[error("the kernel's switch for it, {file}, is off")]
+    Switch {
+        /// Its file.
+        file: &'static str,
+    },
+    /// There is no telling for how many processors rings are needed, or there are too many.
     #[error("the number of processors can't be reported, or is too large")]
     Processors,
     /// The kernel or a sandbox refuses rings or their memory.
-    #[error("io_uring: {0}")]
+    #[error("io_uring")]
     Refused(#[from] io::Error),
 }
 
@@ -30,7 +33,7 @@ impl NoRing {
     /// Why the kernel did not offer rings at INIT.
     pub fn not_offered() -> Self {
         match std::fs::read_to_string(SWITCH) {
-            Ok(value) if value.trim() != "Y" => Self::Switch,
+            Ok(value) if value.trim() != "Y" => Self::Switch { file: SWITCH },
             // This includes that the switch was turned on after the mount.
             _ => Self::Kernel,
         }

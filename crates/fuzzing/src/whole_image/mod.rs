@@ -54,9 +54,10 @@ pub fn use_image(data: &[u8]) -> Reached {
         assert!(again.is_some(), "a volume that was closed in good order cannot be opened");
     }
     if reached.is_clean {
-        used.and(closed).unwrap_or_else(|error| panic!("a sound volume could not be written to: {error}"));
+        used.and(closed).unwrap_or_else(|error| panic!("a sound volume could not be written to: {error:?}"));
         let report = check(&devices(&image), &ubtrfs_check::Options::default());
-        let report = report.unwrap_or_else(|error| panic!("a volume that was sound can no longer be checked: {error}"));
+        let report =
+            report.unwrap_or_else(|error| panic!("a volume that was sound can no longer be checked: {error:?}"));
         assert!(report.is_clean(), "a volume that was sound has faults after writing: {:#?}", report.faults);
     }
     reached

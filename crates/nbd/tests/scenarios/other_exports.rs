@@ -246,5 +246,5 @@ fn an_export_that_takes_less_than_a_block_at_a_time_is_refused() {
     server.come_back_without(0, 2048, &mut Rng::new(1));
     let options = Options { read_only: true, timeout: LONG, connections: 1, witnesses: vec![0], lease: None };
     let refused = Client::open(Uri::parse(server.uri()).unwrap(), &options).err().unwrap();
-    assert!(refused.to_string().contains("2048 bytes at a time"), "{refused}");
+    assert!(refused.to_string().contains("2048 bytes at a time"), "{refused:?}");
 }

@@ -77,7 +77,7 @@ impl Worker {
             let used = match self.use_open(&mut open) {
                 Ok(used) => used?,
                 Err(error) if self.tolerates_any(error.errno()) => false,
-                Err(error) => return Err(format!("of the deleted subvolume {subvolume:?}: {error}")),
+                Err(error) => return Err(format!("of the deleted subvolume {subvolume:?}: {}", error.chain())),
             };
             if open.left > 0 && used {
                 self.deleted.push(open);

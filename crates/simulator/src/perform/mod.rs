@@ -129,8 +129,8 @@ impl Worker {
                 self.tolerated += 1;
                 Ok(None)
             }
-            (Ok(_), Err(error)) => Err(format!("failed: {error} ({:?})", error.errno())),
-            (Err(errno), Err(error)) => Err(format!("failed with {error}, not {errno:?}")),
+            (Ok(_), Err(error)) => Err(format!("failed: {} ({:?})", error.chain(), error.errno())),
+            (Err(errno), Err(error)) => Err(format!("failed with {}, not {errno:?}", error.chain())),
             (Err(errno), Ok(actual)) => Err(format!("gave {actual:?}, not {errno:?}")),
         }
     }
@@ -152,7 +152,7 @@ impl Worker {
                     self.model.node_mut(*id).times = None;
                     continue;
                 }
-                Err(error) => return Err(format!("stat of inode {}: {error}", id.ino)),
+                Err(error) => return Err(format!("stat of inode {}: {}", id.ino, error.chain())),
             };
             let times = Times { mtime: found.mtime, ctime: found.ctime, btime: found.btime };
             let order = |time: Timespec| (time.sec as i64, time.nsec);

@@ -129,7 +129,11 @@ impl Worker {
         let Some((Some(_), ())) = self.agree(operation, expected, renamed)? else { return Ok(()) };
         let target = self.model.entry(to.0, to.1);
         let whiteout = if flags.whiteout {
-            let id = self.fs.directories().lookup(from.0, from.1).map_err(|error| format!("no whiteout: {error}"))?;
+            let id = self
+                .fs
+                .directories()
+                .lookup(from.0, from.1)
+                .map_err(|error| format!("no whiteout: {}", error.chain()))?;
             self.fs.references().forget(id, 1);
             Some(id)
         } else {

@@ -54,7 +54,7 @@ fn fill(what: &str, fs: &Filesystem, len: usize) -> u64 {
         let id = match fs.directories().create(fs.root(), &name(number), &new) {
             Ok(id) => id,
             Err(error) if error.errno() == Errno::NOSPC => return number,
-            Err(error) => panic!("{what}: create {number}: {error}"),
+            Err(error) => panic!("{what}: create {number}: {error:?}"),
         };
         let written = fs.files().write(id, WriteAt::Offset(0), &Random::noise(number, len), false);
         fs.references().forget(id, 1);
@@ -63,13 +63,13 @@ fn fill(what: &str, fs: &Filesystem, len: usize) -> u64 {
             Err(error) if error.errno() == Errno::NOSPC => {
                 fs.directories()
                     .unlink(fs.root(), &name(number))
-                    .unwrap_or_else(|error| panic!("{what}: unlink: {error}"));
+                    .unwrap_or_else(|error| panic!("{what}: unlink: {error:?}"));
                 return number;
             }
-            Err(error) => panic!("{what}: write {number}: {error}"),
+            Err(error) => panic!("{what}: write {number}: {error:?}"),
         }
         if number % if len > 100_000 { 20 } else { 1000 } == 0 {
-            fs.durability().sync().unwrap_or_else(|error| panic!("{what}: sync at {number}: {error}"));
+            fs.durability().sync().unwrap_or_else(|error| panic!("{what}: sync at {number}: {error:?}"));
         }
     }
     unreachable!("no volume is endless")
@@ -83,7 +83,7 @@ fn rounds(len: usize, plans: Vec<(&'static str, MkfsOptions)>) {
         for round in 0..3 {
             let what = format!("{what}, files of {len} bytes, round {round}");
             let count = fill(&what, &fs, len);
-            fs.durability().sync().unwrap_or_else(|error| panic!("{what}: sync of a full volume: {error}"));
+            fs.durability().sync().unwrap_or_else(|error| panic!("{what}: sync of a full volume: {error:?}"));
             assert_clean(&what, &device);
             eprintln!("{what}: {count} files");
             first = if round == 0 { count } else { first };
@@ -96,9 +96,9 @@ fn rounds(len: usize, plans: Vec<(&'static str, MkfsOptions)>) {
             for number in 0..count {
                 fs.directories()
                     .unlink(fs.root(), &name(number))
-                    .unwrap_or_else(|error| panic!("{what}: unlink {number}: {error}"));
+                    .unwrap_or_else(|error| panic!("{what}: unlink {number}: {error:?}"));
             }
-            fs.durability().sync().unwrap_or_else(|error| panic!("{what}: sync after deletion: {error}"));
+            fs.durability().sync().unwrap_or_else(|error| panic!("{what}: sync after deletion: {error:?}"));
             assert_clean(&what, &device);
         }
         fs.close().unwrap();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ubtrfs::testing::Faults;
 use ubtrfs::{Errno, Filesystem, InodeId, NewInode, Options, RenameFlags, SetAttributes, WriteAt, XattrMode};
+use ubtrfs_errors::sentence;
 use ubtrfs_format::DirIndex;
 use ubtrfs_mkfs::{MkfsOptions, Profile};
 use ubtrfs_simulator::{Random, make_volume};
@@ -49,8 +50,8 @@ struct Filling {
 }
 
 fn open(device: Arc<dyn Device>, options: &Options) -> Result<Arc<Filesystem>, String> {
-    let volume = Volume::open(vec![device], OpenOptions { read_only: false }).map_err(|error| error.to_string())?;
-    Filesystem::open(Arc::new(volume), options.clone()).map_err(|error| format!("it does not mount: {error}"))
+    let volume = Volume::open(vec![device], OpenOptions { read_only: false }).map_err(|error| sentence(&error))?;
+    Filesystem::open(Arc::new(volume), options.clone()).map_err(|error| format!("it does not mount: {error:?}"))
 }
 
 fn new(mode: u32) -> NewInode {
@@ -89,7 +90,7 @@ impl Filling {
                 self.refused += 1;
                 Ok(false)
             }
-            Err(error) => Err(format!("{error}")),
+            Err(error) => Err(format!("{error:?}")),
         }
     }
 
@@ -142,7 +143,7 @@ impl Filling {
                 let at = self.random.below(list.len() as u64) as usize;
                 if list.len() > 1 {
                     let (dir, name) = list.swap_remove(at);
-                    fs.directories().unlink(self.dirs[dir], &name).map_err(|error| error.to_string())?;
+                    fs.directories().unlink(self.dirs[dir], &name).map_err(|error| error.chain())?;
                 }
             }
             12 | 13 => {
@@ -172,18 +173,18 @@ impl Filling {
                 self.may(fs.inodes().set_xattr(self.file, &name, &value, XattrMode::Set))?;
             }
             17 => {
-                let names = fs.inodes().list_xattrs(self.file).map_err(|error| error.to_string())?;
+                let names = fs.inodes().list_xattrs(self.file).map_err(|error| error.chain())?;
                 if let Some(name) = self.random.pick(&names) {
-                    fs.inodes().remove_xattr(self.file, name).map_err(|error| error.to_string())?;
+                    fs.inodes().remove_xattr(self.file, name).map_err(|error| error.chain())?;
                 }
             }
-            18 => fs.durability().fsync(self.file).map_err(|error| format!("fsync: {error}"))?,
-            _ if self.random.one_in(3) => fs.durability().sync().map_err(|error| format!("sync: {error}"))?,
+            18 => fs.durability().fsync(self.file).map_err(|error| format!("fsync: {error:?}"))?,
+            _ if self.random.one_in(3) => fs.durability().sync().map_err(|error| format!("sync: {error:?}"))?,
             _ => {
                 let size = Some(self.random.below(4097));
                 let changes = SetAttributes { size, ..SetAttributes::default() };
-                fs.inodes().set_attributes(self.file, &changes).map_err(|error| error.to_string())?;
-                fs.files().write(self.file, WriteAt::Offset(0), b"begin", false).map_err(|error| error.to_string())?;
+                fs.inodes().set_attributes(self.file, &changes).map_err(|error| error.chain())?;
+                fs.files().write(self.file, WriteAt::Offset(0), b"begin", false).map_err(|error| error.chain())?;
             }
         }
         match fs.abort_reason() {
@@ -226,7 +227,7 @@ impl Filling {
 
 fn check(device: &OverlayDevice) -> Result<(), String> {
     let devices: [Arc<dyn Device>; 1] = [Arc::new(device.fork())];
-    let report = ubtrfs_check::check(&devices, &ubtrfs_check::Options::default()).map_err(|error| error.to_string())?;
+    let report = ubtrfs_check::check(&devices, &ubtrfs_check::Options::default()).map_err(|error| sentence(&error))?;
     if report.is_clean() { Ok(()) } else { Err(format!("check: {:?}", report.faults.first())) }
 }
 
@@ -246,13 +247,13 @@ pub fn fill(seed: u64, node_size: u32, unchecked: bool) -> Result<(usize, Overla
         ..Options::default()
     };
     let fs = open(recording.clone(), &mount)?;
-    let mut filling = Filling::new(fs.clone(), seed).map_err(|error| error.to_string())?;
+    let mut filling = Filling::new(fs.clone(), seed).map_err(|error| error.chain())?;
     let listed = node_size as usize / 265;
     filling.fill_lists(listed)?;
     for number in 0..listed * 8 + 300 {
         filling.step(number)?;
     }
-    fs.durability().sync().map_err(|error| format!("sync: {error}"))?;
+    fs.durability().sync().map_err(|error| format!("sync: {error:?}"))?;
     // Makes names that only the log has, in full items.
     for number in 0..40 {
         let name = filling.name(1, 1_000_000 + number);
@@ -261,21 +262,21 @@ pub fn fill(seed: u64, node_size: u32, unchecked: bool) -> Result<(usize, Overla
         }
     }
     for dir in filling.dirs.clone() {
-        fs.durability().fsync(dir).map_err(|error| format!("fsync: {error}"))?;
+        fs.durability().fsync(dir).map_err(|error| format!("fsync: {error:?}"))?;
     }
-    fs.durability().fsync(filling.file).map_err(|error| format!("fsync: {error}"))?;
-    let expected = Filling::contents(&fs, &filling.links).map_err(|error| error.to_string())?;
+    fs.durability().fsync(filling.file).map_err(|error| format!("fsync: {error:?}"))?;
+    let expected = Filling::contents(&fs, &filling.links).map_err(|error| error.chain())?;
     if expected.links as usize != filling.links.len() {
         return Err(format!("{} links, not {}", expected.links, filling.links.len()));
     }
     let left = recording.current();
     let replayed = Arc::new(RecordingDevice::on(&left));
     let fs = open(replayed.clone(), &Options { faults: Faults::default(), ..mount })?;
-    let found = Filling::contents(&fs, &filling.links).map_err(|error| error.to_string())?;
+    let found = Filling::contents(&fs, &filling.links).map_err(|error| error.chain())?;
     if found != expected {
         return Err("the replay shows something else".into());
     }
-    fs.close().map_err(|error| format!("close: {error}"))?;
+    fs.close().map_err(|error| format!("close: {error:?}"))?;
     let left = replayed.current();
     check(&left)?;
     Ok((filling.refused, left))

@@ -87,7 +87,7 @@ fn name(number: u64) -> Vec<u8> {
 /// Returns whether an operation found the volume full; other errors fail the test.
 fn is_full<T>(result: Result<T>) -> bool {
     let Err(error) = result else { return false };
-    assert_eq!(error.errno(), Errno::NOSPC, "{error}");
+    assert_eq!(error.errno(), Errno::NOSPC, "{error:?}");
     true
 }
 

@@ -170,7 +170,7 @@ fn a_malformed_item_is_not_patched() {
     batch.patch(place, patch).unwrap();
     let leaf = bed.root.unwrap().bytenr;
     let refused = bed.commit(&[batch]).unwrap_err();
-    assert!(matches!(refused, Error::Corrupt { key, bytenr, .. } if key == place && bytenr == leaf), "{refused}");
+    assert!(matches!(refused, Error::Corrupt { key, bytenr, .. } if key == place && bytenr == leaf), "{refused:?}");
 }
 
 /// An extent tree, which records each block that it allocates or frees as an edit of itself.

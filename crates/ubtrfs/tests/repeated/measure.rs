@@ -147,7 +147,7 @@ pub fn repeat(times: usize, faults: Faults, prepare: impl FnOnce(&Filesystem) ->
     for number in 0..times {
         let generation = fs.generation();
         let (asked, began) = (counting::asked(), time_of_thread());
-        call(number).unwrap_or_else(|error| panic!("call {number}: {error}"));
+        call(number).unwrap_or_else(|error| panic!("call {number}: {error:?}"));
         let (time, now) = (time_of_thread() - began, counting::asked());
         costs.push(Cost {
             allocations: now.0 - asked.0,

@@ -76,7 +76,7 @@ fn after_a_crash(device: &Arc<FaultyDevice>, name: &[u8]) -> Option<Vec<u8>> {
     device.heal();
     let fs = mount(device, Options { read_only: true, ..Options::default() });
     let id = fs.directories().lookup(fs.root(), name).ok()?;
-    Some(fs.files().read(id, 0, 1 << 20).unwrap_or_else(|error| panic!("{}: {error}", String::from_utf8_lossy(name))))
+    Some(fs.files().read(id, 0, 1 << 20).unwrap_or_else(|error| panic!("{}: {error:?}", String::from_utf8_lossy(name))))
 }
 
 /// Lets an fsync join the log that a commit writes with its superblock, and fails one of the

@@ -40,7 +40,7 @@ fn a_wrong_count_is_corrected_by_the_next_commit() {
         for device in &made {
             set_count(device, wrong);
         }
-        let fs = open(all()).unwrap_or_else(|error| panic!("{devices} devices, {wrong} counted: {error}"));
+        let fs = open(all()).unwrap_or_else(|error| panic!("{devices} devices, {wrong} counted: {error:?}"));
         assert_holds(&fs, "before", 1, 100_000);
         write(&fs, "after", 2, 100_000).unwrap();
         fs.close().unwrap();

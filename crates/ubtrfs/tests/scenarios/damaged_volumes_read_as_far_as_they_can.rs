@@ -80,7 +80,7 @@ fn lost(fs: &Filesystem) -> Vec<u64> {
             false
         }
         Err(error) => {
-            assert_eq!(error.errno(), Errno::IO, "file {number}: {error}");
+            assert_eq!(error.errno(), Errno::IO, "file {number}: {error:?}");
             true
         }
     };
@@ -102,7 +102,7 @@ fn data_extent(image: &Image) -> Logical {
 }
 
 fn sentence(result: Result<Arc<Filesystem>, Error>) -> String {
-    result.expect_err("the volume is refused").to_string()
+    result.expect_err("the volume is refused").chain()
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn a_malformed_item_costs_itself_when_reading_and_is_reported_when_writing() {
     let fs = open(&path, false).unwrap();
     let error = fs.inodes().attributes(id).unwrap_err();
     assert_eq!(error.errno(), Errno::IO);
-    let cause = std::error::Error::source(&error).unwrap().to_string();
+    let cause = error.chain();
     assert!(cause.contains(&format!("tree block {leaf}")) && cause.contains("inode mode"), "{cause}");
     assert!((1..40).contains(&lost(&fs).len()));
 }
@@ -296,7 +296,7 @@ fn a_lost_extent_tree_costs_only_writing() {
     assert!(lost(&open(&path, true).unwrap()).is_empty());
     let refused = open(&path, false).err().unwrap();
     assert_eq!(refused.errno(), Errno::IO);
-    assert!(refused.to_string().contains("tree 2"), "{refused}");
+    assert!(refused.chain().contains("tree 2"), "{refused:?}");
 }
 
 /// Makes files and syncs until something fails. Returns how many files are durable, and the error.
@@ -339,8 +339,8 @@ fn a_backing_file_system_that_is_full_costs_nothing_durable() {
     make_volume(&path, SIZE);
     let fs = open(&path, false).unwrap();
     let (durable, error) = fill(&fs);
-    assert!(durable > 20, "{durable}: {error}");
-    assert!(error.to_string().contains("No space left"), "{error}");
+    assert!(durable > 20, "{durable}: {error:?}");
+    assert!(error.chain().contains("No space left"), "{error:?}");
     assert_gave_up(&fs, durable);
     drop(fs);
 
@@ -420,8 +420,8 @@ fn a_root_that_is_no_directory_is_not_mounted() {
     });
     for read_only in [false, true] {
         let refused = open(&path, read_only).unwrap_err();
-        assert!(matches!(refused, Error::Refused(_)), "{refused}");
-        assert!(refused.to_string().contains("the root inode of the subvolume 5 is not a directory"), "{refused}");
+        assert!(matches!(refused, Error::Refused(_)), "{refused:?}");
+        assert!(refused.to_string().contains("the root inode of the subvolume 5 is not a directory"), "{refused:?}");
     }
     let device = Arc::new(FileDevice::open(&path, OpenMode::ReadOnly, Exclusive::Yes).unwrap());
     let volume = Volume::open(vec![device], OpenOptions { read_only: true }).unwrap();

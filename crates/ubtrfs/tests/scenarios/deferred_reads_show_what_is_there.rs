@@ -41,7 +41,7 @@ fn begin(fs: &Filesystem, file: InodeId, offset: u64, buffer: &mut Buffer) -> Op
     match fs.files().begin_read(file, offset, buffer, true) {
         Ok(begun) => Some(begun),
         Err(error) if error.errno() == Errno::AGAIN => None,
-        Err(error) => panic!("{error}"),
+        Err(error) => panic!("{error:?}"),
     }
 }
 

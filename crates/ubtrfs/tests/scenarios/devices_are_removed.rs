@@ -76,7 +76,7 @@ fn devices_of_every_profile_are_removed_while_files_are_written() {
                 }
                 true
             })
-            .unwrap_or_else(|error| panic!("{what}: {error}"));
+            .unwrap_or_else(|error| panic!("{what}: {error:?}"));
         for round in 1..=meanwhile.get().min(5) {
             fs.directories().rmdir(root(), format!("directory {round}").as_bytes()).unwrap();
         }
@@ -365,10 +365,10 @@ fn crashes(after: u64, lost: u32) -> bool {
         devices.iter().enumerate().map(|(at, device)| device.after_crash(lost & 1 << at == 0) as _).collect();
     let without: Vec<Arc<dyn Device>> = vec![left[0].clone(), left[2].clone()];
     let (left, fs) = if removed || is_blank(&*left[1]) {
-        let fs = open(without.clone()).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let fs = open(without.clone()).unwrap_or_else(|error| panic!("{what}: {error:?}"));
         (without, fs)
     } else {
-        let fs = open(left.clone()).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let fs = open(left.clone()).unwrap_or_else(|error| panic!("{what}: {error:?}"));
         let is_there = fs.volume().devices().len() == 3;
         (if is_there { left } else { without }, fs)
     };

@@ -100,7 +100,7 @@ fn devices_of_every_profile_are_replaced_while_files_are_written() {
                 write_in_place(&fs, 100 + round).unwrap();
                 true
             };
-            fs.replacer().run(&mut meanwhile).unwrap_or_else(|error| panic!("{what}: {error}"));
+            fs.replacer().run(&mut meanwhile).unwrap_or_else(|error| panic!("{what}: {error:?}"));
             let progress = fs.replacer().progress();
             assert_eq!((progress.state, progress.source), (ReplaceState::Finished, SOURCE), "{what}");
             assert_eq!((progress.unreadable, progress.write_errors), (0, 0), "{what}");
@@ -235,7 +235,7 @@ fn target_fails(operation: Operation, after: u64, lasting: Lasting) -> bool {
         })
     });
     let has_failed = target.asked(operation) > after;
-    write(&fs, "after", 9, 1 << 20).unwrap_or_else(|error| panic!("{what}: {error}"));
+    write(&fs, "after", 9, 1 << 20).unwrap_or_else(|error| panic!("{what}: {error:?}"));
     fs.durability().sync().unwrap();
     let state = fs.replacer().progress().state;
     // The new device may fail after it has taken the place of the old one.
@@ -245,7 +245,7 @@ fn target_fails(operation: Operation, after: u64, lasting: Lasting) -> bool {
     assert!(is_replaced || matches!(state, ReplaceState::Canceled | ReplaceState::Never), "{what}: {state:?}");
     drop(fs);
     let left: Vec<Arc<dyn Device>> = if is_replaced { vec![devices[0].clone(), inner] } else { as_devices(&devices) };
-    let fs = open(left.clone()).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let fs = open(left.clone()).unwrap_or_else(|error| panic!("{what}: {error:?}"));
     assert_filled(&fs, if round > 0 { 100 + round } else { 7 });
     assert_holds(&fs, "after", 9, 1 << 20);
     if fs.volume().lagging_devices().is_empty() {
@@ -349,7 +349,7 @@ fn crashes(start: &[OverlayDevice], after: u64, lost: u32) -> bool {
     let all = as_devices(&left);
     // Opens those devices whose superblock belongs to the volume.
     let given = all.iter().filter(|device| !is_blank(&***device)).cloned().collect();
-    let fs = open(given).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let fs = open(given).unwrap_or_else(|error| panic!("{what}: {error:?}"));
     let state = fs.replacer().progress().state;
     assert!(!finished || state == ReplaceState::Finished, "{what}: {state:?}");
     let holds = |fs: &Filesystem| {
@@ -361,7 +361,7 @@ fn crashes(start: &[OverlayDevice], after: u64, lost: u32) -> bool {
     holds(&fs);
     let goes_on = fs.volume().replacement().is_some();
     if goes_on {
-        fs.replacer().run(&mut |_| true).unwrap_or_else(|error| panic!("{what}: {error}"));
+        fs.replacer().run(&mut |_| true).unwrap_or_else(|error| panic!("{what}: {error:?}"));
         assert_eq!(fs.replacer().progress().state, ReplaceState::Finished);
     }
     let is_replaced = fs.replacer().progress().state == ReplaceState::Finished;
@@ -407,19 +407,19 @@ fn crashes_again(devices: &[Arc<PoweredDevice>], after: u64, lost: [u32; 2], wha
     let given = |devices: &[Arc<PoweredDevice>]| -> Vec<Arc<dyn Device>> {
         devices.iter().filter(|device| !is_blank(&***device)).map(|device| device.clone() as _).collect()
     };
-    let fs = open(given(&devices)).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let fs = open(given(&devices)).unwrap_or_else(|error| panic!("{what}: {error:?}"));
     assert_filled(&fs, 7);
     power.end_after(after);
     let _may_fail = write(&fs, "later", 8, 1 << 20).and_then(|_| fs.durability().sync());
     drop(fs);
     let left = after_crash(&devices, lost[1]);
     let devices: Vec<_> = left.iter().map(|device| PoweredDevice::new(&Power::endless(), device)).collect();
-    let fs = open(given(&devices)).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let fs = open(given(&devices)).unwrap_or_else(|error| panic!("{what}: {error:?}"));
     assert_filled(&fs, 7);
     write(&fs, "last", 9, 1 << 20).unwrap();
     fs.close().unwrap();
     drop(fs);
-    let fs = open(given(&devices)).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let fs = open(given(&devices)).unwrap_or_else(|error| panic!("{what}: {error:?}"));
     assert_filled(&fs, 7);
     assert_holds(&fs, "last", 9, 1 << 20);
 }

@@ -349,7 +349,7 @@ impl Machine {
             is_removed = match fs.relocator().remove_device(old, &|_| true) {
                 Ok(()) => true,
                 Err(error) => {
-                    assert_eq!(error.errno(), Errno::NOSPC, "{error}");
+                    assert_eq!(error.errno(), Errno::NOSPC, "{error:?}");
                     false
                 }
             };
@@ -375,7 +375,7 @@ fn balance(fs: &Filesystem) {
     let flags = BalanceFlags::DATA | BalanceFlags::METADATA;
     let balance = BalanceItem { flags, data: args, metadata: args, ..BalanceItem::default() };
     if let Err(error) = fs.balancer().start(&balance, &|_| true) {
-        assert_eq!(error.errno(), Errno::NOSPC, "{error}");
+        assert_eq!(error.errno(), Errno::NOSPC, "{error:?}");
     }
 }
 

@@ -71,7 +71,7 @@ fn devices_are_resized_in_every_profile_without_loss() {
         for devid in (1..=count as u64).map(DeviceId) {
             fs.relocator()
                 .resize_device(devid, least + 777, &|_| true)
-                .unwrap_or_else(|error| panic!("{what}: {error}"));
+                .unwrap_or_else(|error| panic!("{what}: {error:?}"));
             assert!(last_end(&fs, devid) <= least, "{what}");
         }
         assert_eq!(tree_of(&fs), before, "{what}");
@@ -93,7 +93,7 @@ fn devices_are_resized_in_every_profile_without_loss() {
         assert_eq!(fs.volume().superblock().total_bytes, total, "{what}");
         let mut seed = 100;
         while last_end(&fs, FIRST) <= least {
-            write(&fs, &format!("more {seed}"), seed, 4 << 20).unwrap_or_else(|error| panic!("{what}: {error}"));
+            write(&fs, &format!("more {seed}"), seed, 4 << 20).unwrap_or_else(|error| panic!("{what}: {error:?}"));
             fs.durability().sync().unwrap();
             seed += 1;
         }
@@ -247,7 +247,7 @@ fn crashes(start: &[OverlayDevice], after: u64, keeps_cache: bool) -> bool {
     drop(fs);
     let left: Vec<Arc<dyn Device>> =
         devices.iter().map(|device| device.after_crash(keeps_cache) as Arc<dyn Device>).collect();
-    let fs = open(left.clone()).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let fs = open(left.clone()).unwrap_or_else(|error| panic!("{what}: {error:?}"));
     let bytes = fs.volume().devices()[0].total_bytes / MIB;
     assert!(
         if larger { bytes == 200 } else { [144, 200, 224].contains(&bytes) && (bytes < 224 || !smaller) },

@@ -126,7 +126,7 @@ fn judge(history: &History, cut: [usize; 2], order: [usize; 2], what: &str) -> b
         devices[device] = Arc::new(history.cut(device, event));
     }
     let both: Vec<Arc<dyn Device>> = devices.iter().map(|device| Arc::clone(device) as _).collect();
-    let fs = open(both.clone()).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let fs = open(both.clone()).unwrap_or_else(|error| panic!("{what}: {error:?}"));
     history.assert_kept(&fs, cut[1], what);
     let lagging = fs.volume().lagging_devices();
     fs.scrubber().catch_up(&mut |_| true).unwrap();

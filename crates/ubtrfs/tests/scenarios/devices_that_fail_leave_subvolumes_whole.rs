@@ -248,11 +248,11 @@ fn fault_in(name: &str, act: Act, (kind, at, lasting): (Operation, u64, Lasting)
     let [old, new] = states;
     let gave_up = fs.abort_reason().is_some();
     if let Err(error) = &result {
-        assert!(is_met, "{when}: {error}");
-        assert_eq!(error.errno(), Errno::IO, "{when}: {error}");
+        assert!(is_met, "{when}: {error:?}");
+        assert_eq!(error.errno(), Errno::IO, "{when}: {error:?}");
         if !gave_up {
             // The request failed before anything was changed, so the caller may try again.
-            assert_eq!(kind, Operation::Read, "{when}: {error}");
+            assert_eq!(kind, Operation::Read, "{when}: {error:?}");
             result = act(&fs);
             assert!(result.is_ok(), "{when}, and then {result:?}");
         }

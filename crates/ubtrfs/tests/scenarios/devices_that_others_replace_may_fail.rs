@@ -87,7 +87,7 @@ fn fails(at: usize, operation: Operation, after: u64, lasting: Lasting) -> bool 
     let fs = open(faulty.iter().map(|device| device.clone() as _).collect(), false).unwrap();
     let before = faulty[at].asked(operation);
     faulty[at].fail(operation, after, EIO, lasting);
-    change(&fs).unwrap_or_else(|error| panic!("{what}: {error}"));
+    change(&fs).unwrap_or_else(|error| panic!("{what}: {error:?}"));
     assert!(shown(&fs) == *EXPECTED, "{what}: a reader sees it");
     let has_failed = faulty[at].asked(operation) > before + after;
     let lags = !fs.volume().lagging_devices().is_empty();
@@ -95,7 +95,7 @@ fn fails(at: usize, operation: Operation, after: u64, lasting: Lasting) -> bool 
     // The server is killed, and each device loses what it did not flush.
     let after_kill = |read_only, chosen: &[usize]| {
         let devices = chosen.iter().map(|device| Arc::new(inner[*device].fork()) as _).collect();
-        open(devices, read_only).unwrap_or_else(|error| panic!("{what}, devices {chosen:?}: {error}"))
+        open(devices, read_only).unwrap_or_else(|error| panic!("{what}, devices {chosen:?}: {error:?}"))
     };
     if lags && after.is_multiple_of(5) {
         // A scrub brings the device up from the others. Then it is as good as they are, also alone.

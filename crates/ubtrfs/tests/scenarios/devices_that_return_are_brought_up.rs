@@ -188,7 +188,7 @@ fn data_without_checksums_that_only_a_failing_sector_has_keeps_a_device_behind()
     faulty.fail(Operation::Read, 0, EIO, Lasting::Forever);
     match fs.scrubber().catch_up(&mut |_| true) {
         Ok(caught_up) => assert_eq!(caught_up, []),
-        Err(error) => assert!(!matches!(error, Error::Posix(Errno::CANCELED)), "{error}"),
+        Err(error) => assert!(!matches!(error, Error::Posix(Errno::CANCELED)), "{error:?}"),
     }
     assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
     faulty.heal();
@@ -493,7 +493,7 @@ fn a_device_that_was_left_out_is_not_current_where_another_one_is_missing() {
         let left: Vec<_> = (0..3).filter(|at| *at != missing).map(|at| cut[at].clone() as Arc<dyn Device>).collect();
         match Volume::open_degraded(left, OpenOptions::default()) {
             Err(ubtrfs_volume::Error::MissingData(lost)) => assert!(lost.contains(&DeviceId(3)), "{lost:?}"),
-            Err(error) => panic!("{error}"),
+            Err(error) => panic!("{error:?}"),
             Ok(volume) => assert_eq!(volume.lagging_devices(), [DeviceId(3)]),
         }
     }
@@ -519,5 +519,5 @@ fn halves_that_were_one_again_are_not_joined_when_they_are_written_apart() {
         fs.close().unwrap();
     }
     let error = open(shared(&devices)).err().unwrap();
-    assert!(error.to_string().contains("without the other"), "{error}");
+    assert!(error.to_string().contains("without the other"), "{error:?}");
 }

@@ -70,7 +70,7 @@ fn assert_not_joined(devices: &[Arc<OverlayDevice>; 2]) -> [Half; 2] {
                     halves.sort_by_key(|half| half.devid);
                     assert_eq!(*found.get_or_insert(halves.clone()), halves);
                 }
-                error => panic!("{error}"),
+                error => panic!("{error:?}"),
             }
         }
     }
@@ -252,9 +252,9 @@ fn a_device_that_the_others_lag_behind_can_not_be_given_up() {
     let devices = apart([&[MANY], &[]]);
     let before = devices.each_ref().map(|device| device.to_bytes());
     let refused = Volume::open_giving_up(&[DeviceId(1)], both(&devices), false).unwrap_err();
-    assert!(matches!(refused, Error::OthersLag { ahead: DeviceId(1), behind: DeviceId(2) }), "{refused}");
+    assert!(matches!(refused, Error::OthersLag { ahead: DeviceId(1), behind: DeviceId(2) }), "{refused:?}");
     let refused = Volume::open_giving_up(&[DeviceId(1), DeviceId(2)], both(&devices), false).unwrap_err();
-    assert!(matches!(refused, Error::AllGivenUp), "{refused}");
+    assert!(matches!(refused, Error::AllGivenUp), "{refused:?}");
     assert!(devices.each_ref().map(|device| device.to_bytes()) == before);
     // A device that only lags is given up without a loss. To keep its state instead, it has to be
     // used alone first.
@@ -368,7 +368,7 @@ fn use_apart(devices: [&Arc<OverlayDevice>; 2], commits: [u64; 2], what: &str) {
         let both = vec![devices[one].clone() as Arc<dyn Device>, devices[other].clone()];
         match Volume::open(both, OpenOptions::default()) {
             Err(Error::Apart(_)) => {}
-            Err(error) => panic!("{what}, {commits:?} commits: {error}"),
+            Err(error) => panic!("{what}, {commits:?} commits: {error:?}"),
             Ok(_) => panic!("{what}, {commits:?} commits: they are joined"),
         }
     }

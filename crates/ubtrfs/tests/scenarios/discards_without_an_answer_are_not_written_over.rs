@@ -79,7 +79,7 @@ fn fill(fs: &Filesystem, first: u64) -> u64 {
         match written.and_then(|file| fs.durability().fsync(file)) {
             Ok(()) => {}
             Err(error) if error.errno() == Errno::NOSPC => return number - first,
-            Err(error) => panic!("{error}"),
+            Err(error) => panic!("{error:?}"),
         }
     }
     unreachable!()
@@ -109,7 +109,7 @@ fn discarded_space_is_not_used_before_the_next_mount() {
     assert!(written > 2, "{written}");
     // No chunk with such a range is removed.
     let error = fs.relocator().resize_device(DeviceId(1), SIZE / 2 / 4096 * 4096, &|_| true).unwrap_err();
-    assert!([Errno::BUSY, Errno::NOSPC].contains(&error.errno()), "{error}");
+    assert!([Errno::BUSY, Errno::NOSPC].contains(&error.errno()), "{error:?}");
     fs.close().unwrap();
     drop(fs);
     // The device carries out its discards now.

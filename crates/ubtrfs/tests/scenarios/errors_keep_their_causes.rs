@@ -107,7 +107,7 @@ fn is_shown(fs: &Filesystem, error: &Error) {
 #[track_caller]
 fn is_refused_with_the_cause(fs: &Filesystem, error: &Error) {
     let refused = fs.directories().create(fs.root(), b"later", &NewInode::default()).unwrap_err();
-    assert!(matches!(refused, Error::Aborted(_)), "{refused}");
+    assert!(matches!(refused, Error::Aborted(_)), "{refused:?}");
     assert_eq!((refused.errno(), causes(&refused)), (Errno::ROFS, causes(error)));
     let later = fs.durability().sync().unwrap_err();
     assert_eq!((later.errno(), causes(&later)), (Errno::ROFS, causes(error)));
@@ -255,7 +255,7 @@ fn all_fsyncs_of_a_group_get_the_same_failure() {
     assert!(causes.iter().all(|other| *other == causes[0]), "{causes:?}");
     let shared = errors.iter().map(|error| match error {
         Error::NotDurable(cause) => cause,
-        other => panic!("{other}"),
+        other => panic!("{other:?}"),
     });
     assert!(shared.clone().all(|cause| Arc::ptr_eq(cause, shared.clone().next().unwrap())));
     assert_eq!(fs.stats().errors, 1);

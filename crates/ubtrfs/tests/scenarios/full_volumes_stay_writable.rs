@@ -29,7 +29,7 @@ fn regular() -> NewInode {
 }
 
 fn assert_full(error: &Error) {
-    assert_eq!(error.errno(), Errno::NOSPC, "{error}");
+    assert_eq!(error.errno(), Errno::NOSPC, "{error:?}");
 }
 
 /// Makes files by `make` until the volume is full, commits, removes them, and commits.

@@ -97,8 +97,8 @@ fn move_at_each_commit(faults: &Faults) -> usize {
         let moved = open(vec![device.clone()], faults.clone());
         let what = format!("after commit {commits}");
         if let Err(error) = empty_all(&moved) {
-            assert!(faults.overlook_drops, "{what}: {error}");
-            assert_eq!(error.errno(), Errno::IO, "{what}: {error}");
+            assert!(faults.overlook_drops, "{what}: {error:?}");
+            assert_eq!(error.errno(), Errno::IO, "{what}: {error:?}");
             failed += 1;
             continue;
         }

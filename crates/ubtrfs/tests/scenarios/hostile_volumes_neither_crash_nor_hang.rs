@@ -177,7 +177,7 @@ fn directories_in_a_circle_end_a_rename_by_an_error() {
         .unwrap_err();
     assert_eq!(error.errno(), Errno::LOOP);
     let error = ubtrfs::changes_since(&fs, TreeId::FS, Generation(0), |_| true).unwrap_err();
-    assert!(error.to_string().contains("below itself"), "{error}");
+    assert!(error.to_string().contains("below itself"), "{error:?}");
     fs.close().unwrap();
 }
 
@@ -230,7 +230,10 @@ fn volumes_whose_chunks_are_not_theirs_are_only_read() {
     for wrong in [metadata, metadata - (64 << 10), place + (1 << 20)] {
         put(wrong);
         let refused = opens(false).err().unwrap_or_else(|| panic!("the chunk at {wrong} is written to"));
-        assert!(refused.to_string().contains("CHUNK_ITEM") || refused.to_string().contains("DEV_EXTENT"), "{refused}");
+        assert!(
+            refused.to_string().contains("CHUNK_ITEM") || refused.to_string().contains("DEV_EXTENT"),
+            "{refused:?}"
+        );
         assert_eq!(find(&opens(true).unwrap(), "one/sub").subvolume, TreeId::FS);
     }
     put(place);

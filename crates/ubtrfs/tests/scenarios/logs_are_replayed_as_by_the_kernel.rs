@@ -108,7 +108,7 @@ fn compare(crash: &Crash) -> Vec<String> {
             let blocks = blocks_of(&fs, &tree);
             (tree, blocks)
         }
-        Err(error) => return vec![format!("read-only: {error}")],
+        Err(error) => return vec![format!("read-only: {error:?}")],
     };
     let written = image.with_extension("written");
     copy(image, &written);
@@ -118,7 +118,7 @@ fn compare(crash: &Crash) -> Vec<String> {
                 .extend(diff(&ours, &tree_of(&fs), Compared::SAME_VOLUME).into_iter().map(|d| format!("written: {d}")));
             fs.close().unwrap();
         }
-        Err(error) => found.push(format!("read-write: {error}")),
+        Err(error) => found.push(format!("read-write: {error:?}")),
     }
     found.extend(faults(&written).into_iter().map(|fault| format!("written: {fault}")));
     let checked = btrfs_check(&written);

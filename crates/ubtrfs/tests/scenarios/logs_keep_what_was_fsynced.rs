@@ -144,9 +144,9 @@ fn a_damaged_log_is_not_replayed_and_not_lost() {
     let before = std::fs::read(&image).unwrap();
     for read_only in [true, false] {
         let refused = open(&image, Options { read_only, ..shown(&fixture) }).unwrap_err();
-        assert!(matches!(refused, Error::Refused(Refusal::BadLog(_))), "{refused}");
-        let said = refused.to_string();
-        assert!(said.contains("ro,nologreplay") && said.contains("rescue zero-log"), "{said}");
+        assert!(matches!(refused, Error::Refused(Refusal::BadLog(_))), "{refused:?}");
+        // The command names the remedies, since they depend on how it is called.
+        assert!(refused.chain().contains("can't be replayed"), "{refused:?}");
     }
     assert!(before == std::fs::read(&image).unwrap());
     let fs = open(&image, Options { read_only: true, no_log_replay: true, ..shown(&fixture) }).unwrap();

@@ -57,7 +57,7 @@ fn turn(fs: &Filesystem, source: TreeId, name: &str) -> bool {
     let deleted = fs.subvolumes().delete_subvolume(fs.root(), name.as_bytes());
     let outcome = changed.and(deleted).and_then(|_| fs.durability().sync());
     if let Err(error) = &outcome {
-        assert_eq!(error.errno(), Errno::NOSPC, "{error}: {:?}", fs.abort_reason());
+        assert_eq!(error.errno(), Errno::NOSPC, "{error:?}: {:?}", fs.abort_reason());
     }
     assert_eq!(fs.abort_reason(), None);
     outcome.is_ok()
@@ -224,13 +224,13 @@ fn regular() -> NewInode {
 fn spend_by_creations(fs: &Filesystem) {
     let create = |number| fs.directories().create(fs.root(), format!("more {number}").as_bytes(), &regular());
     let refused = (0..).find_map(|number| create(number).and_then(|_| fs.durability().sync()).err()).unwrap();
-    assert_eq!(refused.errno(), Errno::NOSPC, "{refused}: {:?}", fs.abort_reason());
+    assert_eq!(refused.errno(), Errno::NOSPC, "{refused:?}: {:?}", fs.abort_reason());
 }
 
 /// Unlinks a name of a file that has another one, if there is space.
 fn spend_by_unlink(fs: &Filesystem, number: u64) {
     if let Err(error) = fs.directories().unlink(fs.root(), format!("link {number}").as_bytes()) {
-        assert_eq!(error.errno(), Errno::NOSPC, "{error}: {:?}", fs.abort_reason());
+        assert_eq!(error.errno(), Errno::NOSPC, "{error:?}: {:?}", fs.abort_reason());
     }
 }
 

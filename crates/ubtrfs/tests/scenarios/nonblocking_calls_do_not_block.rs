@@ -51,7 +51,7 @@ fn some_are_refused<T>(attempts: impl Iterator<Item = Result<T>>) -> bool {
     let refused = attempts.filter(|attempt| match attempt {
         Ok(_) => false,
         Err(error) => {
-            assert_eq!(error.errno(), Errno::AGAIN, "{error}");
+            assert_eq!(error.errno(), Errno::AGAIN, "{error:?}");
             true
         }
     });

@@ -177,7 +177,7 @@ fn writes_get_space_from_balances_that_convert_or_not() {
             let refused = fs.balancer().start(&balance, &|_| goes_on()).map(drop);
             assert_eq!(refused.unwrap_err().errno(), Errno::NOSPC, "{data:?}");
         });
-        written.unwrap_or_else(|error| panic!("{data:?}: {error}"));
+        written.unwrap_or_else(|error| panic!("{data:?}: {error:?}"));
         ends_clean(fs, devices, 12);
     }
 }
@@ -197,7 +197,7 @@ fn writes_get_space_from_devices_that_are_shrunk_or_removed() {
             };
             assert_eq!(refused.unwrap_err().errno(), Errno::NOSPC, "removed: {is_removed}");
         });
-        written.unwrap_or_else(|error| panic!("removed: {is_removed}: {error}"));
+        written.unwrap_or_else(|error| panic!("removed: {is_removed}: {error:?}"));
         ends_clean(fs, devices, 40);
     }
 }

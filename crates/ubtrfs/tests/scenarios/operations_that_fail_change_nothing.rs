@@ -262,7 +262,7 @@ fn an_operation_whose_read_fails_changes_nothing() {
             let result = act(&fs, &work);
             device.heal();
             let Err(error) = result else { break };
-            assert_eq!(error.errno(), Errno::IO, "{name}: {error}");
+            assert_eq!(error.errno(), Errno::IO, "{name}: {error:?}");
             failures += 1;
             assert_unchanged(&base, &fs, &work, &format!("{name}, after {reads} reads"));
         }
@@ -279,7 +279,7 @@ fn an_operation_that_would_block_changes_nothing() {
         let fs = mount(Arc::new(base.fork()));
         let work = open(&fs);
         let Err(error) = nonblocking(|| act(&fs, &work)) else { continue };
-        assert_eq!(error.errno(), Errno::AGAIN, "{name}: {error}");
+        assert_eq!(error.errno(), Errno::AGAIN, "{name}: {error:?}");
         failures += 1;
         assert_unchanged(&base, &fs, &work, name);
     }
@@ -307,7 +307,7 @@ fn until_there_is_space(base: &OverlayDevice, fillers: u32, name: &str, act: Act
         fs.inodes().set_flags(fs.root(), [0, InodeFlags::NODUMP][failures % 2]).unwrap();
         let before = shown(&fs, &work);
         let Err(error) = act(&fs, &work) else { break };
-        assert_eq!(error.errno(), Errno::NOSPC, "{name}: {error}");
+        assert_eq!(error.errno(), Errno::NOSPC, "{name}: {error:?}");
         failures += 1;
         let after = shown(&fs, &work);
         assert!(after == before, "{name}: failed for lack of space, but changed something");

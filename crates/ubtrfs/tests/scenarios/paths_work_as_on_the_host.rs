@@ -397,7 +397,7 @@ fn volumes_are_opened_by_path_once() {
     let fs = Filesystem::open_path(&path, Options::default()).unwrap();
     for options in [Options::default(), reader.clone()] {
         let refused = Filesystem::open_path(&path, options).unwrap_err();
-        assert!(matches!(refused, Error::Volume(volume::Error::Held { .. })), "{refused}");
+        assert!(matches!(refused, Error::Volume(volume::Error::Held { .. })), "{refused:?}");
         assert_eq!(refused.errno(), Errno::BUSY);
     }
     Dir::root(&fs).write("file", "content").unwrap();
@@ -406,7 +406,7 @@ fn volumes_are_opened_by_path_once() {
     let (one, two) = (Filesystem::open_path(&path, reader.clone()), Filesystem::open_path(&path, reader));
     assert_eq!(Dir::root(&one.unwrap()).read("file").unwrap(), Dir::root(&two.unwrap()).read("file").unwrap());
     let none = Filesystem::open_path(scratch.path(), Options::default()).unwrap_err();
-    assert!(matches!(none, Error::Volume(volume::Error::NotADevice { .. })), "{none}");
+    assert!(matches!(none, Error::Volume(volume::Error::NotADevice { .. })), "{none:?}");
     assert_eq!(none.errno(), Errno::INVAL);
     let none = Filesystem::open_path(scratch.path().join("none"), Options::default()).unwrap_err();
     assert_eq!(std::io::Error::from(none).kind(), std::io::ErrorKind::NotFound);

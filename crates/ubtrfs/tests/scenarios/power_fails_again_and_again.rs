@@ -82,7 +82,7 @@ impl Machine {
     }
 
     fn open(&self, found: &[Arc<dyn Device>]) -> Arc<Filesystem> {
-        let fs = open(found.to_vec()).unwrap_or_else(|error| panic!("{}: {error}", self.what));
+        let fs = open(found.to_vec()).unwrap_or_else(|error| panic!("{}: {error:?}", self.what));
         for (name, (content, len)) in &self.acknowledged {
             assert_holds(&fs, name, *content, *len);
         }
@@ -119,7 +119,7 @@ impl Machine {
         let (_, found) = self.start(&Power::endless());
         let fs = self.open(&found);
         if fs.volume().replacement().is_some() {
-            fs.replacer().run(&mut |_| true).unwrap_or_else(|error| panic!("{}: {error}", self.what));
+            fs.replacer().run(&mut |_| true).unwrap_or_else(|error| panic!("{}: {error:?}", self.what));
         }
         assert!(self.write(&fs), "{}", self.what);
         let members: Vec<_> = fs.volume().devices().iter().map(|item| (item.devid, item.uuid)).collect();
@@ -163,7 +163,7 @@ impl Machine {
                 Errno::INPROGRESS,
                 Errno::BUSY,
             ];
-            assert!(allowed.contains(&error.errno()), "{}: {error}", self.what);
+            assert!(allowed.contains(&error.errno()), "{}: {error:?}", self.what);
         }
     }
 }

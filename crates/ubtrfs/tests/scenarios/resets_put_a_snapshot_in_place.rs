@@ -276,7 +276,7 @@ fn resets_beside_writers_keep_the_name_and_the_snapshots() {
                         Ok(()) => {}
                         Err(error) => assert!(
                             matches!(error.errno(), Errno::STALE | Errno::NOENT | Errno::EXIST),
-                            "{error}: {:?}",
+                            "{error:?}: {:?}",
                             error.errno()
                         ),
                     }

@@ -172,7 +172,7 @@ fn moves(snapshots: u64, by_kernel: bool, size: u64) {
         flags: BalanceFlags::DATA | BalanceFlags::METADATA | BalanceFlags::SYSTEM,
         ..BalanceItem::default()
     };
-    fs.balancer().start(&everything, &|_| true).unwrap_or_else(|error| panic!("{what}: {error}"));
+    fs.balancer().start(&everything, &|_| true).unwrap_or_else(|error| panic!("{what}: {error:?}"));
     let balanced = start.elapsed();
     fs.close().unwrap();
     drop(fs);
@@ -183,7 +183,7 @@ fn moves(snapshots: u64, by_kernel: bool, size: u64) {
     let chunks = fs.volume().chunks();
     let (_, of_data) = chunks.iter().find(|(_, chunk)| chunk.flags.contains(BlockGroupFlags::DATA)).unwrap();
     let gone = of_data.stripes[0].devid;
-    fs.relocator().remove_device(gone, &|_| true).unwrap_or_else(|error| panic!("{what}: {error}"));
+    fs.relocator().remove_device(gone, &|_| true).unwrap_or_else(|error| panic!("{what}: {error:?}"));
     let removed = start.elapsed();
     fs.close().unwrap();
     drop(fs);

@@ -37,7 +37,7 @@ fn append(fs: &Filesystem, file: InodeId, mut end: u64, step: usize) -> u64 {
         match fs.files().write(file, WriteAt::Offset(end), &data, false) {
             Ok(_) => end += step as u64,
             Err(error) => {
-                assert_eq!(error.errno(), Errno::NOSPC, "{error}");
+                assert_eq!(error.errno(), Errno::NOSPC, "{error:?}");
                 return end;
             }
         }

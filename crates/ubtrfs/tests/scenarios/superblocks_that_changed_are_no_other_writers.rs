@@ -158,7 +158,7 @@ fn a_superblock_whose_write_failed_may_be_there() {
             faulty[1].heal();
             scrub(&fs);
             write_and_sync(&fs, 3);
-            fs.close().unwrap_or_else(|error| panic!("{what}: {error}"));
+            fs.close().unwrap_or_else(|error| panic!("{what}: {error:?}"));
             drop(fs);
             assert_clean(&shared(&inner), &what);
             if !has_failed {

@@ -35,7 +35,7 @@ fn a_new_device_takes_what_the_others_have_no_room_for() {
         assert_eq!(fs.device_bytes(), bytes + 2 * SIZE * devices as u64, "{what}");
         let mut seed = 2;
         while fs.volume().devices().iter().any(|item| item.bytes_used == 0) {
-            write(&fs, &format!("file {seed}"), seed, 8 << 20).unwrap_or_else(|error| panic!("{what}: {error}"));
+            write(&fs, &format!("file {seed}"), seed, 8 << 20).unwrap_or_else(|error| panic!("{what}: {error:?}"));
             fs.durability().sync().unwrap();
             seed += 1;
         }
@@ -105,7 +105,7 @@ fn crashes(old: &[OverlayDevice], after: u64, lost: u32) -> bool {
     };
     // Returns the number of devices that the volume has.
     let open_all = |devices: &[Arc<dyn Device>], how: &str| {
-        let fs = open(devices.to_vec()).unwrap_or_else(|error| panic!("{what}, {how}: {error}"));
+        let fs = open(devices.to_vec()).unwrap_or_else(|error| panic!("{what}, {how}: {error:?}"));
         use_it(devices, fs, how)
     };
     // The volume is mounted with all devices, unless nothing is on the new one yet …

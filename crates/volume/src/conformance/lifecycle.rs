@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 
+use ubtrfs_errors::sentence;
 use ubtrfs_format::Physical;
 
 use super::trial::{SECTOR, Trial, Verdict, fails, read, same, wait, write_of};
@@ -28,7 +29,7 @@ pub(super) fn read_only(trial: &mut Trial) -> Verdict {
     fails("a write", &[ErrorKind::ReadOnlyFilesystem], refused.map_err(|error| error.source))?;
     let refused = trial.device().discard(Physical(area.start), SECTOR);
     fails("a discard", &[ErrorKind::ReadOnlyFilesystem], refused)?;
-    trial.device().flush().map_err(|error| format!("a flush fails: {error}"))?;
+    trial.device().flush().map_err(|error| format!("a flush fails: {}", sentence(&error)))?;
     trial.expect(&area, &content)
 }
 
@@ -145,7 +146,7 @@ pub(super) fn failures(trial: &mut Trial) -> Verdict {
         same(&area, &found, &read(&*behind, &area)?).map_err(|how| format!("what failed is shown: {how}"))?;
     }
     let content = trial.fill(&area)?;
-    trial.device().flush().map_err(|error| format!("a flush after a failure: {error}"))?;
+    trial.device().flush().map_err(|error| format!("a flush after a failure: {}", sentence(&error)))?;
     trial.expect(&area, &content)
 }
 

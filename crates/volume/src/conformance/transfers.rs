@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
+use ubtrfs_errors::sentence;
 use ubtrfs_format::Physical;
 use ubtrfs_random::Rng;
 use ubtrfs_threads::thread;
@@ -164,7 +165,7 @@ fn outlives(trial: &Trial, range: &Range<u64>, content: &[u8]) -> Verdict {
 }
 
 pub(super) fn flush(trial: &mut Trial) -> Verdict {
-    let failed = |error: std::io::Error| format!("a flush fails: {error}");
+    let failed = |error: std::io::Error| format!("a flush fails: {}", sentence(&error));
     for _ in 0..10 {
         let (range, later) = (trial.sectors(16), trial.sectors(16));
         let content = trial.fill(&range)?;
@@ -200,7 +201,7 @@ pub(super) fn discards(trial: &mut Trial) -> Verdict {
             Err(error) if error.kind() == ErrorKind::Unsupported => {
                 return trial.expect(&area, &content).map_err(|how| format!("nothing is discarded, but {how}"));
             }
-            done => done.map_err(|error| format!("a discard of {range:?}: {error}"))?,
+            done => done.map_err(|error| format!("a discard of {range:?}: {}", sentence(&error)))?,
         }
         let mut found = trial.read(&area)?;
         found[from..to].copy_from_slice(&content[from..to]);
@@ -210,7 +211,9 @@ pub(super) fn discards(trial: &mut Trial) -> Verdict {
     }
     let (device, size) = (trial.device(), trial.device().size());
     for at in [area.start, size] {
-        device.discard(Physical(at), 0).map_err(|error| format!("an empty discard at {at} of {size}: {error}"))?;
+        device
+            .discard(Physical(at), 0)
+            .map_err(|error| format!("an empty discard at {at} of {size}: {}", sentence(&error)))?;
     }
     let end = size / SECTOR * SECTOR;
     for (at, len) in [(end - SECTOR, 2 * SECTOR), (end + SECTOR, SECTOR), (LAST_SECTOR, 2 * SECTOR)] {
@@ -228,7 +231,7 @@ pub(super) fn data_ranges(trial: &mut Trial) -> Verdict {
         let _ = trial.device().discard(Physical(discarded.start), discarded.end - discarded.start);
         trial.fill(&written)?;
     }
-    let found = trial.device().data_ranges().map_err(|error| format!("data ranges: {error}"))?;
+    let found = trial.device().data_ranges().map_err(|error| format!("data ranges: {}", sentence(&error)))?;
     let Some(ranges) = found else { return Ok(()) };
     let mut last = 0;
     for range in &ranges {
@@ -265,7 +268,8 @@ pub(super) fn file_to_read(trial: &mut Trial) -> Verdict {
         let len = (range.end - range.start) as usize;
         let Some(file) = trial.device().file_to_read(Physical(range.start), len) else { continue };
         let mut bytes = Buffer::for_reading(len);
-        file.read_exact_at(&mut bytes, range.start).map_err(|error| format!("the file at {range:?}: {error}"))?;
+        file.read_exact_at(&mut bytes, range.start)
+            .map_err(|error| format!("the file at {range:?}: {}", sentence(&error)))?;
         trial.expect(&range, &bytes).map_err(|how| format!("the file shows something else: {how}"))?;
     }
     Ok(())
@@ -324,7 +328,7 @@ fn work(device: &dyn Device, area: &Range<u64>, mut content: Vec<u8>, number: u6
                     wait(device.submit(vec![write_of(at, &bytes)]))?;
                 }
             }
-            _ => device.flush().map_err(|error| format!("a flush fails: {error}"))?,
+            _ => device.flush().map_err(|error| format!("a flush fails: {}", sentence(&error)))?,
         }
     }
     for sector in 0..sectors {

@@ -4,6 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
+use ubtrfs_errors::sentence;
 use ubtrfs_format::Physical;
 use ubtrfs_random::Rng;
 
@@ -106,7 +107,7 @@ pub(super) fn read(device: &dyn Device, range: &Range<u64>) -> Result<Vec<u8>, S
     // The buffer begins with bytes that are neither on the device nor what a hole reads as.
     let mut bytes = vec![0x5a; (range.end - range.start) as usize];
     let done = device.read_at(Physical(range.start), &mut bytes);
-    done.map(|()| bytes).map_err(|error| format!("a read of {range:?}: {error}"))
+    done.map(|()| bytes).map_err(|error| format!("a read of {range:?}: {}", sentence(&error)))
 }
 
 /// Checks that the bytes found in a range are the expected ones.
@@ -121,7 +122,7 @@ pub(super) fn same(range: &Range<u64>, found: &[u8], expected: &[u8]) -> Verdict
 pub(super) fn fails<T>(what: &str, kinds: &[io::ErrorKind], result: io::Result<T>) -> Verdict {
     match result {
         Err(error) if kinds.contains(&error.kind()) => Ok(()),
-        Err(error) => Err(format!("{what} fails with {:?} ({error}) instead of {kinds:?}", error.kind())),
+        Err(error) => Err(format!("{what} fails with {:?} ({}) instead of {kinds:?}", error.kind(), sentence(&error))),
         Ok(_) => Err(format!("{what} succeeds")),
     }
 }

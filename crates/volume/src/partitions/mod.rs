@@ -13,6 +13,7 @@ use crate::buffer::ALIGNMENT;
 use crate::device::Device;
 use crate::device_part::DevicePart;
 use crate::error::{Error, Result};
+use crate::partition_fault::PartitionFault;
 pub use table::{Partition, PartitionTable, TableKind};
 
 impl PartitionTable {
@@ -46,9 +47,10 @@ impl PartitionTable {
             let fault = self.fault.map(|fault| format!("; {fault}")).unwrap_or_default();
             return Err(Error::NoPartition { number, numbers: numbers.join(", ") + &fault });
         };
-        partition
-            .part()
-            .ok_or_else(|| Error::BadPartition { number, what: partition.fault.clone().unwrap_or_default() })
+        match partition.fault {
+            Some(fault) => Err(Error::BadPartition { number, fault }),
+            None => Ok(DevicePart { start: partition.start, size: Some(partition.size) }),
+        }
     }
 
     /// The table, with what is wrong with each partition.
@@ -74,18 +76,14 @@ impl PartitionTable {
             }
         }
         for (partition, overlap) in self.partitions.iter_mut().zip(overlaps) {
-            let unit = ALIGNMENT as u64;
             partition.fault = if partition.size == 0 {
-                Some("it ends before it begins".into())
+                Some(PartitionFault::Empty)
             } else if partition.start.checked_add(partition.size).is_none_or(|end| end > size) {
-                Some("it reaches beyond the end of the device".into())
+                Some(PartitionFault::BeyondDevice)
             } else if let Some(other) = overlap {
-                Some(format!("it overlaps partition {other}"))
-            } else if !partition.start.is_multiple_of(unit) {
-                Some(format!(
-                    "it begins at {}, which is no multiple of {unit}: 'losetup -P' makes a device of it",
-                    partition.start
-                ))
+                Some(PartitionFault::Overlaps(other))
+            } else if !partition.start.is_multiple_of(ALIGNMENT as u64) {
+                Some(PartitionFault::Misaligned { start: partition.start })
             } else {
                 None
             };

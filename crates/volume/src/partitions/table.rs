@@ -5,6 +5,7 @@ use ubtrfs_format::Physical;
 use crate::device::Device;
 use crate::device_part::DevicePart;
 use crate::error::{Error, Result};
+use crate::partition_fault::PartitionFault;
 
 /// The kind of a partition table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +38,7 @@ pub struct Partition {
     /// Its name, which only a GPT has.
     pub name: String,
     /// Why it can't be used.
-    pub fault: Option<String>,
+    pub fault: Option<PartitionFault>,
 }
 
 impl Partition {

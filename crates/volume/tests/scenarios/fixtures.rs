@@ -7,7 +7,7 @@ use ubtrfs_volume::{Engine, Volume};
 
 /// Reads a block and all blocks below it, and returns how many there were.
 fn walk(volume: &Volume, expected: &NodeExpectation, visit: &mut dyn FnMut(ubtrfs_format::Key, &[u8])) -> usize {
-    let block = volume.read_node(expected).unwrap_or_else(|error| panic!("{error}"));
+    let block = volume.read_node(expected).unwrap_or_else(|error| panic!("{error:?}"));
     match Node::view(&block).unwrap() {
         Node::Leaf(leaf) => {
             leaf.iter().for_each(|(key, data)| visit(key, data));
@@ -42,7 +42,7 @@ fn every_fixture_opens_and_all_its_trees_read() {
     for (name, images) in fixtures {
         let dir = tempfile::tempdir().unwrap();
         let paths = unpack(&images, dir.path());
-        let volume = open(&paths, READ_ONLY, Engine::Auto).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let volume = open(&paths, READ_ONLY, Engine::Auto).unwrap_or_else(|error| panic!("{name}: {error:?}"));
         let mut roots = Vec::new();
         let mut blocks = walk(&volume, &root_of(&volume), &mut |key, data| {
             if key.item_type == ItemType::ROOT_ITEM {

@@ -79,7 +79,7 @@ fn a_tree_block_with_no_good_copy_is_an_error() {
     let volume = open(std::slice::from_ref(&image.path), READ_WRITE, Engine::Auto).unwrap();
     let error = volume.read_node(&root_of(&volume)).unwrap_err();
     let expected = FormatError::BadChecksum { what: "tree block" };
-    assert!(matches!(&error, Error::Node { at, source } if *at == root && *source == expected), "{error}");
+    assert!(matches!(&error, Error::Node { at, source } if *at == root && *source == expected), "{error:?}");
     assert_eq!((volume.counters().checksum_errors, volume.counters().repairs), (2, 0));
 }
 
@@ -93,7 +93,7 @@ fn a_copy_that_cannot_be_read_is_rewritten() {
     assert_eq!(volume.counters().repairs, 0, "it was only a hiccup: the second look found it good");
     device.fail(Operation::Read, 0, libc::EIO, Lasting::Forever);
     let error = volume.read_node(&root_of(&volume)).unwrap_err();
-    assert!(matches!(error, Error::Read { .. }), "{error}");
+    assert!(matches!(error, Error::Read { .. }), "{error:?}");
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn bad_data_sectors_come_from_the_other_copy() {
 
         scribble(&image.path, places[0].plus(4096 * 4), b"x");
         let error = volume.read_data(at, &mut memory[1..], Some(&sums)).unwrap_err();
-        assert!(matches!(error, Error::Data { at: bad } if bad == at.plus(4096 * 4)), "{error}");
+        assert!(matches!(error, Error::Data { at: bad } if bad == at.plus(4096 * 4)), "{error:?}");
         volume.read_data(at, &mut memory[1..], None).unwrap();
         assert!(matches!(volume.read_data(at, &mut memory[1..], Some(&sums[1..])), Err(Error::BadRequest(_))));
         assert!(matches!(volume.read_data(at.plus(1), &mut memory[1..], None), Err(Error::BadRequest(_))));
@@ -234,7 +234,7 @@ fn one_unreadable_sector_does_not_cost_the_others() {
     assert!(memory == data);
     device.fail(Operation::Read, 0, libc::EIO, Lasting::Forever);
     let error = volume.read_data(at, &mut memory, None).unwrap_err();
-    assert!(matches!(error, Error::Read { .. }), "{error}");
+    assert!(matches!(error, Error::Read { .. }), "{error:?}");
     assert_eq!(volume.read_data(at, &mut [], None).ok(), Some(()));
     assert!(matches!(volume.read_data(Logical(0), &mut memory, None), Err(Error::Unmapped { .. })));
 }

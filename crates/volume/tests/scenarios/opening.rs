@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::common::{
     READ_ONLY, READ_WRITE, bytes_at, copies, device, fixture, fixtures, has, mkfs, open, root_of, scribble,
 };
+use ubtrfs_errors::sentence;
 use ubtrfs_format::items::{ChunkItem, encode_sys_chunk};
 use ubtrfs_format::{
     CHECKSUM_FIELD, ChecksumType, DeviceId, Error as FormatError, Generation, HEADER_SIZE, ItemType, KEY_POINTER_SIZE,
@@ -77,7 +78,7 @@ fn a_damaged_primary_superblock_leaves_reading() {
     let source = FormatError::BadChecksum { what: "superblock" };
     assert!(
         matches!(&failure, Error::PrimarySuperblock { copy, source: s } if *copy == SUPERBLOCK_COPIES[1] && *s == source),
-        "{failure}"
+        "{failure:?}"
     );
     let volume = open(&paths, READ_ONLY, Engine::Threads).unwrap();
     volume.read_node(&root_of(&volume)).unwrap();
@@ -100,7 +101,7 @@ fn a_truncated_image_is_for_reading_only() {
     let failure = error(open(&paths, READ_WRITE, Engine::Auto));
     assert!(
         matches!(failure, Error::Truncated { devid: DeviceId(1), have: 268_431_360, need: 268_435_456 }),
-        "{failure}"
+        "{failure:?}"
     );
     let volume = open(&paths, READ_ONLY, Engine::Auto).unwrap();
     volume.read_node(&root_of(&volume)).unwrap();
@@ -110,7 +111,7 @@ fn a_truncated_image_is_for_reading_only() {
     // an error, not a crash.
     file.set_len(2 << 20).unwrap();
     let failure = error(open(&paths, READ_ONLY, Engine::Auto));
-    assert!(matches!(failure, Error::Read { .. }), "{failure}");
+    assert!(matches!(failure, Error::Read { .. }), "{failure:?}");
     assert!(chunk.length > 0 && last.0 > 0);
 }
 
@@ -216,7 +217,7 @@ fn hostile_superblocks_and_chunk_trees_are_exact_errors() {
     let Some(image) = Hostile::new() else { return };
     image.open().unwrap();
     let fails = |image: &Hostile, text: &str| {
-        let error = error(image.open()).to_string();
+        let error = sentence(&error(image.open()));
         assert!(error.contains(text), "{error:?} should say {text:?}");
     };
     // The number of devices in the chunk tree counts, as for the kernel.
@@ -364,7 +365,7 @@ fn older_commits_and_other_superblocks_open_a_volume_too() {
     // The volume may have been replaced on purpose: the copy is not used without a request, and the
     // error names it.
     let gone = error(Volume::open(devices(), READ_ONLY));
-    assert!(matches!(gone, Error::PrimarySuperblock { copy, .. } if copy == SUPERBLOCK_COPIES[1]), "{gone}");
+    assert!(matches!(gone, Error::PrimarySuperblock { copy, .. } if copy == SUPERBLOCK_COPIES[1]), "{gone:?}");
     let others = Volume::candidates(&devices());
     assert_eq!((others[0].superblock.generation, others[0].copy), (newest, SUPERBLOCK_COPIES[1]));
     Volume::open_candidate(devices(), &others[0]).unwrap();
@@ -403,7 +404,7 @@ fn what_an_older_volume_left_leads_nowhere() {
     damaged[200] ^= 1;
     scribble(&path, SUPERBLOCK_COPIES[0], &damaged);
     let refused = error(Volume::open(devices(), READ_ONLY));
-    assert!(matches!(refused, Error::PrimarySuperblock { .. }), "{refused}");
+    assert!(matches!(refused, Error::PrimarySuperblock { .. }), "{refused:?}");
     scribble(&path, SUPERBLOCK_COPIES[0], &primary);
     // A copy behind the end is not used even if it has the same id.
     copy.fsid = new.fsid;

@@ -70,7 +70,7 @@ fn blocks_are_right_if_no_more_stripes_are_wrong_than_there_are_parities() {
                 match volume.read_node(&root) {
                     Ok(block) => assert!(*block == *right, "{name} {set:b}"),
                     Err(error) => {
-                        assert!(matches!(error, Error::Node { .. }), "{name} {set:b}: {error}");
+                        assert!(matches!(error, Error::Node { .. }), "{name} {set:b}: {error:?}");
                         let damaged = set.count_ones() as usize;
                         assert!(is_wanted_damaged && damaged > row.parities, "{name} {set:b}");
                     }

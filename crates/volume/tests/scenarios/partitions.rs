@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use ubtrfs_errors::sentence;
 use ubtrfs_testkit::kernel::LoopDevice;
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::partitions::{Pieces, gpt, mbr, mbr_with_logical, seal_gpt_header};
@@ -31,7 +32,7 @@ fn usable(table: &PartitionTable) -> Vec<(u32, u64, u64)> {
 }
 
 fn complaint(pieces: &Pieces) -> String {
-    read(pieces).unwrap_err().to_string()
+    sentence(&read(pieces).unwrap_err())
 }
 
 fn usual_gpt() -> Pieces {
@@ -150,7 +151,7 @@ fn partitions_that_cannot_be_are_named_with_the_reason() {
         (6, "partition 6: it begins at 5120512, which is no multiple of 4096"),
         (8, "there is no partition 8; there are: 1, 2, 3, 4, 5, 6, 7"),
     ] {
-        let said = table.part(number).unwrap_err().to_string();
+        let said = sentence(&table.part(number).unwrap_err());
         assert!(said.starts_with(words), "{said}");
     }
 }

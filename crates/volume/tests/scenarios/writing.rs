@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::common::{
     READ_ONLY, READ_WRITE, bytes_at, chunk_at, copies, fixture, fixtures, has, mkfs, open, root_of, scribble,
 };
+use ubtrfs_errors::sentence;
 use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{Generation, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
 use ubtrfs_volume::conformance::{Subject, assert_conforms};
@@ -142,8 +143,8 @@ fn a_full_file_system_under_a_sparse_image_is_an_error_from_wait() {
         let write = |at, len| vec![DeviceWrite { at: Physical(at), data: Buffer::zeroed(len).share() }];
         device.submit(write(0, 1 << 20)).wait().unwrap();
         let error = device.submit(write(1 << 20, 16 << 20)).wait().unwrap_err();
-        assert_eq!(error.source.raw_os_error(), Some(libc::ENOSPC), "{error}");
-        assert!(((1 << 20)..(17 << 20)).contains(&error.at.0) && error.len > 0, "{error}");
+        assert_eq!(error.source.raw_os_error(), Some(libc::ENOSPC), "{error:?}");
+        assert!(((1 << 20)..(17 << 20)).contains(&error.at.0) && error.len > 0, "{error:?}");
         device.submit(write(0, 1 << 20)).wait().unwrap();
         device.flush().unwrap();
     }
@@ -230,7 +231,7 @@ fn foreign_writer(copies: Copies) {
         std::thread::sleep(std::time::Duration::from_millis(1100));
     }
     let error = volume.write_superblock(&volume.superblock(), copies, flushed).unwrap_err();
-    assert!(matches!(&error, Error::ForeignWriter { found: Some(g), .. } if *g == foreign.generation), "{error}");
+    assert!(matches!(&error, Error::ForeignWriter { found: Some(g), .. } if *g == foreign.generation), "{error:?}");
     assert!(volume.is_read_only());
     assert_eq!(
         bytes_at(&path, SUPERBLOCK_COPIES[0], SUPERBLOCK_SIZE),
@@ -252,7 +253,7 @@ fn a_foreign_writer_stops_the_first_log_write() {
     scribble(&path, SUPERBLOCK_COPIES[0], &foreign.to_bytes().unwrap()[..]);
     let flushed = flush(&volume).unwrap();
     let error = volume.write_superblock(&volume.superblock(), Copies::Primary, flushed).unwrap_err();
-    assert!(matches!(error, Error::ForeignWriter { .. }), "{error}");
+    assert!(matches!(error, Error::ForeignWriter { .. }), "{error:?}");
 }
 
 /// A device in memory that counts as far away.
@@ -305,7 +306,7 @@ fn a_foreign_writer_stops_log_writes_on_devices_far_away() {
     device.submit(vec![DeviceWrite { at: SUPERBLOCK_COPIES[0], data }]).wait().unwrap();
     let flushed = flush(&volume).unwrap();
     let error = volume.write_superblock(&volume.superblock(), Copies::Primary, flushed).unwrap_err();
-    assert!(matches!(error, Error::ForeignWriter { .. }), "{error}");
+    assert!(matches!(error, Error::ForeignWriter { .. }), "{error:?}");
 }
 
 fn memory(path: &Path) -> Arc<[u8]> {
@@ -330,9 +331,11 @@ fn failures_of_devices_are_reported() {
     let at = of_type(&volume, BlockGroupFlags::METADATA);
     let ticket = volume.submit(vec![Write { at, data: Buffer::zeroed(16384).share() }]).unwrap();
     let error = volume.wait(ticket).unwrap_err();
-    let Error::Write { devid, at: physical, logical, len, source } = &error else { panic!("{error}") };
+    let Error::Write { devid, at: physical, logical, len, source } = &error else { panic!("{error:?}") };
     assert_eq!((devid.0, *logical, *len, source.raw_os_error()), (1, Some(at), 16384, Some(libc::ENOSPC)));
-    assert!(error.to_string().starts_with(&format!("device 1: writing 16384 bytes at {physical} (logical {at}): ")));
+    let said = format!("device 1: writing 16384 bytes at {physical} (logical {at})");
+    assert_eq!(error.to_string(), said);
+    assert_eq!(sentence(&error), format!("{said}: No space left on device"));
     let caused = std::error::Error::source(&error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
     assert_eq!(caused.and_then(std::io::Error::raw_os_error), Some(libc::ENOSPC));
 

@@ -104,7 +104,7 @@ fn is_full<T>(result: ubtrfs::Result<T>) -> bool {
     match result {
         Ok(_) => false,
         Err(error) => {
-            assert_eq!(error.errno(), Errno::NOSPC, "{error}");
+            assert_eq!(error.errno(), Errno::NOSPC, "{error:?}");
             true
         }
     }
@@ -154,7 +154,7 @@ pub fn fill(fs: &Filesystem, content: Content) -> Filled {
 /// Removes what [`fill`] made.
 pub fn empty(fs: &Filesystem, filled: &Filled) {
     for number in 0..filled.files {
-        fs.directories().unlink(fs.root(), &name(number)).unwrap_or_else(|error| panic!("unlink {number}: {error}"));
+        fs.directories().unlink(fs.root(), &name(number)).unwrap_or_else(|error| panic!("unlink {number}: {error:?}"));
     }
     while fs.stats().inactivation.inodes > 0 {
         fs.durability().sync().unwrap();

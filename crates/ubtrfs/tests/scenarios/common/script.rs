@@ -89,7 +89,7 @@ pub fn tree(walked: &BTreeMap<Ino, Found>) -> Tree {
 fn find(fs: &Filesystem, subvolume: TreeId, path: &str) -> InodeId {
     let mut at = InodeId::new(subvolume, Ino::ROOT_DIR);
     for name in path.split('/').filter(|name| !matches!(*name, "." | "")) {
-        at = fs.directories().lookup(at, name.as_bytes()).unwrap_or_else(|error| panic!("{path}: {error}"));
+        at = fs.directories().lookup(at, name.as_bytes()).unwrap_or_else(|error| panic!("{path}: {error:?}"));
         fs.references().forget(at, 1);
     }
     at

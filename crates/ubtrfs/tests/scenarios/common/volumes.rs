@@ -52,7 +52,7 @@ pub fn write(fs: &Filesystem, name: &str, seed: u64, len: usize) -> ubtrfs::Resu
 }
 
 pub fn assert_holds(fs: &Filesystem, name: &str, seed: u64, len: usize) {
-    let file = fs.directories().lookup(root(), name.as_bytes()).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let file = fs.directories().lookup(root(), name.as_bytes()).unwrap_or_else(|error| panic!("{name}: {error:?}"));
     assert!(fs.files().read(file, 0, len + 1).unwrap() == pattern(seed, len), "{name}");
     fs.references().forget(file, 1);
 }
