@@ -1,5 +1,5 @@
 //! Communication with the server of a mount: `ubtrfs sync`, and the requests of `stats` and
-//! `umount`. To some mounts they go as another user (invariant 69).
+//! `umount`. To some mounts they go as another user (invariant 53).
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -178,7 +178,7 @@ fn ask_as_owner(path: &Path, name: &str) -> Done<Vec<u8>> {
 }
 
 /// `ubtrfs ask-as`, the child of [`ask_as_owner`]. It executes nothing more once it is that user's,
-/// so the kernel lets him neither trace it nor reach what root has given it (invariant 69); and it
+/// so the kernel lets him neither trace it nor reach what root has given it (invariant 53); and it
 /// has left root's terminal.
 pub fn answer_as(arguments: &args::AskAs) -> Result<()> {
     let path = &arguments.directory;
@@ -202,7 +202,7 @@ fn become_user((user, group): (u32, u32)) -> Done<()> {
     // The kernel has done so, unless it was set up otherwise (`fs.suid_dumpable`).
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let is_left = dumpable_behavior()? == DumpableBehavior::NotDumpable && getuid() == user && geteuid() == user;
-    assert!(is_left, "invariant 69: root's process would be another user's");
+    assert!(is_left, "invariant 53: root's process would be another user's");
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! The processes that serve a mount, as the kernel tells: they have `/dev/fuse` open with the
 //! mount's connection. The server of another user's mount may name any process as its own, so what
-//! a mount says is no more than a hint where to look first (invariant 53).
+//! a mount says is no more than a hint where to look first (invariant 39).
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(serves("/proc/0", 0), Serves::Unknown);
     }
 
-    /// Invariant 53.
+    /// Invariant 39.
     #[test]
     fn a_process_that_a_mount_names_is_none_of_its_servers_for_that() {
         let mounted = Mounted {

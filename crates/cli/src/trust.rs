@@ -1,5 +1,5 @@
 //! Whose mount something is on, as the kernel tells. A server that is neither root's nor ours may
-//! say anything: what it names is neither opened nor connected to (invariant 53).
+//! say anything: what it names is neither opened nor connected to (invariant 39).
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -39,7 +39,7 @@ pub fn require_trusted(directory: &Path) -> Result<()> {
     if !is_trusted(all) {
         let why =
             "another user serves this mount, and the devices that it names are not opened for you: that user can ask";
-        // By invariant 53: what it names would be opened with our rights.
+        // By invariant 39: what it names would be opened with our rights.
         return Err(Failure::new(format!("{}: {why}", directory.display())));
     }
     Ok(())
@@ -94,7 +94,7 @@ mod tests {
         assert!(!is_in_namespace_of_others());
     }
 
-    /// Invariant 53.
+    /// Invariant 39.
     #[test]
     fn what_no_table_has_is_not_trusted() {
         assert!(require_trusted(Path::new("/no/such/place")).is_err());

@@ -1,7 +1,7 @@
 //! `ubtrfs umount`: returns when the last commit is durable and the device is free.
 //!
 //! The server of another user's mount may answer when it likes, and by then the path of the mount
-//! may lead elsewhere. What is asked and unmounted is what was found at first (invariant 68).
+//! may lead elsewhere. What is asked and unmounted is what was found at first (invariant 52).
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
@@ -102,7 +102,7 @@ impl Target {
     /// Nothing is unmounted that was not found at first.
     fn check(&self) -> Result<()> {
         if self.point.device_number() != Some(self.mounted.device) {
-            // By invariant 68.
+            // By invariant 52.
             return Err(Failure::new(format!("{} is mounted no more, or something else is", self.path.display())));
         }
         Ok(())
@@ -126,7 +126,7 @@ impl Target {
 
     /// Ends a mount that is in use or not: requests fail, and the server commits what it has, or,
     /// if it can't reach a device, does not wait for it. No process is signalled: the server gets a
-    /// request before, and nobody waits for one that does not answer (invariant 53).
+    /// request before, and nobody waits for one that does not answer (invariant 39).
     ///
     /// Other mounts of the volume stay, and keep the server: this one is detached only.
     fn force(&self) -> Result<()> {

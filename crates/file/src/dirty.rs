@@ -6,7 +6,7 @@
 //!
 //! How the data may be written back is fixed when it is accepted, since metadata is reserved for
 //! that: whether it may be compressed, and how many bytes of inline content it may become at most
-//! (invariant 50).
+//! (invariant 38).
 //!
 //! The memory is divided into windows of the file, whose sizes are the sector size times powers of
 //! [`GROWTH`]. A file that is written in order gets larger and larger windows, one that is written

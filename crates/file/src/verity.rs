@@ -1,5 +1,5 @@
 //! fs-verity: a file that is no longer written, with a tree of hashes of its content in items of
-//! its own. A read returns content that matches the tree, or fails (invariant 57).
+//! its own. A read returns content that matches the tree, or fails (invariant 42).
 //!
 //! The log never has these items. Kernels replay the flag of a logged inode but not the items, so
 //! the file could not be opened then. Until the items are committed, an fsync becomes a commit.
@@ -395,7 +395,7 @@ impl Verity {
                 block.into()
             };
             if block.get(slot..slot + size) != Some(&*hash) {
-                // By invariant 57 this is an error: nothing proves the content.
+                // By invariant 42 this is an error: nothing proves the content.
                 return Err(wrong);
             }
             if is_proved {

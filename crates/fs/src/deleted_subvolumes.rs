@@ -9,7 +9,7 @@
 //! changed, and committed into its tree. When the last reference to one of its inodes is dropped,
 //! it is *released*. From then on nothing of it is accessible, and nothing is merged into its tree
 //! after the transaction that was open then: a commit either merges into a tree or drops it
-//! (invariant 66).
+//! (invariant 50).
 //!
 //! The ids of subvolumes that are gone are kept as runs. Between two runs there is a subvolume that
 //! is not gone, so a mount in which many are created and deleted has no more runs than subvolumes.

@@ -268,7 +268,7 @@ impl FsInfo {
     pub(crate) fn check_panics(&self) -> Result<()> {
         let has_panicked = self.panics.any() || self.gate.has_panicked() || self.space.has_panicked();
         if has_panicked {
-            // By invariant 72 none of it becomes durable.
+            // By invariant 56 none of it becomes durable.
             return Err(Error::Panicked);
         }
         Ok(())
@@ -461,7 +461,7 @@ impl FsInfo {
 
     /// Replaces the addresses of extents that the commit just published has moved in all maps in
     /// memory. A thread that holds an inode's lock may have looked up old addresses, so this waits
-    /// for each lock; afterwards no thread uses an old address any more (invariant 40).
+    /// for each lock; afterwards no thread uses an old address any more (invariant 35).
     pub(crate) fn follow_moved(&self) {
         let Some(moved) = self.roots.moved() else { return };
         for inode in self.inodes.all() {

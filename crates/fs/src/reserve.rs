@@ -2,7 +2,7 @@
 //! is cured by new chunks, by freeing unreferenced content, and by commits (invariant 8,
 //! invariant 26). An operation that fails for lack of space has changed nothing (invariant 23).
 //! Space that a balance or the removal of a device keeps from operations is given back when they
-//! need it (invariant 58).
+//! need it (invariant 43).
 
 use std::sync::Arc;
 

@@ -8,7 +8,7 @@
 //! to sync, and its answer says how that ended. The kernel writes the page by itself, too, when it
 //! has been dirty for half a minute (`vm.dirty_expire_centisecs`); nobody waits for that sync.
 //!
-//! The page is dirty again before the sync that its WRITE requests begins (invariant 62). A sync of
+//! The page is dirty again before the sync that its WRITE requests begins (invariant 46). A sync of
 //! the kernel therefore waits for a WRITE whose sync has not begun yet, or causes another WRITE;
 //! either covers all that was done before it.
 //!
@@ -161,7 +161,7 @@ impl State {
         // another one.
         if let Err(errno) = self.dirty() {
             tracing::error!(%errno, "syncs of the kernel no longer arrive");
-            // The process that syncs gets the error (invariant 62).
+            // The process that syncs gets the error (invariant 46).
             return Err(errno);
         }
         sync()

@@ -2,7 +2,7 @@
 //!
 //! A WRITE waits while too much data is dirty, which takes as long as a commit, and writeback of
 //! one writer's data may send any number of WRITEs. So only half of the threads that read requests
-//! serve WRITEs, and the others serve all other requests (invariant 65): a thread that reads one
+//! serve WRITEs, and the others serve all other requests (invariant 49): a thread that reads one
 //! more WRITE leaves it to those that serve WRITEs, and reads on. There is room for all WRITEs that
 //! the kernel sends in the background, and for some that programs wait for themselves, as with
 //! `O_DIRECT`.
@@ -117,12 +117,12 @@ mod tests {
 
     use super::*;
 
-    /// Of invariant 65.
+    /// Of invariant 49.
     #[test]
     fn half_of_the_threads_serve_writes_in_the_order_of_their_arrival() {
         let (writes, device) = (Writes::new(4), Device::unconnected());
         let is_own: Vec<_> = (0..6_u8).map(|number| writes.is_own(&[number], &device)).collect();
-        assert_eq!(is_own, [true, true, false, false, false, false], "invariant 65");
+        assert_eq!(is_own, [true, true, false, false, false, false], "invariant 49");
         let mut next = writes.next(None);
         let mut order = Vec::new();
         while let Some(waiting) = next {

@@ -1,4 +1,4 @@
-//! Files of the host as a source of copies (invariant 63).
+//! Files of the host as a source of copies (invariant 47).
 
 use std::cell::RefCell;
 use std::io;
@@ -310,7 +310,7 @@ mod tests {
         content
     }
 
-    /// Of invariant 63: the owner of a tree may exchange files in it at any time.
+    /// Of invariant 47: the owner of a tree may exchange files in it at any time.
     #[test]
     fn what_is_read_is_the_file_that_was_described() {
         let dir = tempfile::tempdir().unwrap();

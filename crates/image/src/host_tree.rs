@@ -1,4 +1,4 @@
-//! Files of a tree of the host, by open descriptors (invariant 63).
+//! Files of a tree of the host, by open descriptors (invariant 47).
 //!
 //! The owner of a directory may replace files in it by symbolic links or other files at any time
 //! while root reads it. So each name is looked up once, in the open directory that was listed,
@@ -322,7 +322,7 @@ impl HostTree {
         {
             oldest.fd.take();
         }
-        assert!(open.len() <= MAX_OPEN, "invariant 63: more directories are open than may be");
+        assert!(open.len() <= MAX_OPEN, "invariant 47: more directories are open than may be");
     }
 }
 

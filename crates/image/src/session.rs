@@ -293,7 +293,7 @@ mod tests {
         }
         drop(edit);
         assert!(seen([&one, &late]) == before);
-        // The late device has everything by now, and gets the next edit, too (invariant 70).
+        // The late device has everything by now, and gets the next edit, too (invariant 54).
         let alone = |device: &Arc<MemoryDevice>| {
             let copy = Arc::new(MemoryDevice::from_bytes(device.to_bytes()));
             let volume = Volume::open_degraded(vec![copy], OpenOptions { read_only: true }).unwrap();
@@ -330,7 +330,7 @@ mod tests {
     }
 
     /// The edit after a crash is durable on each device, whatever the crash left of the edit before
-    /// on either (invariants 34 and 70).
+    /// on either (invariants 34 and 54).
     #[test]
     fn the_edit_after_a_crash_is_on_each_device() {
         edit_after_each_crash(Profile::Raid1, 1);

@@ -53,8 +53,19 @@ pub fn faults(repository: &Repository) -> Vec<Fault> {
         faults.extend(missing.map(|(_, part)| Fault::new(TABLE, line, format!("no {part} names invariant {number}"))));
     }
     faults.extend(only_in_one_table(repository));
+    faults.extend(gaps(repository));
     faults.extend(unknown_tests(repository));
     faults
+}
+
+/// Numbers that are left out: the invariants are numbered from the first one on.
+fn gaps(repository: &Repository) -> Vec<Fault> {
+    let all = numbers(repository.text(TABLE).unwrap_or_default());
+    let Some(first) = all.keys().next().copied() else { return Vec::new() };
+    let missing = (first..).zip(&all).find(|(expected, (number, _))| expected != *number);
+    let fault =
+        missing.map(|(expected, (_, line))| Fault::new(TABLE, *line, format!("there is no invariant {expected}")));
+    fault.into_iter().collect()
 }
 
 /// Invariants that only one of the tables has.
@@ -183,6 +194,13 @@ mod tests {
         let files = [(TABLE, &*row(901)), (DETAILS, &*row(902)), (SOURCE, parts), ("crates/a/tests/b.rs", parts)];
         let messages: Vec<_> = faults(&Repository::of(&files)).into_iter().map(|fault| fault.message).collect();
         assert_eq!(messages, ["docs/invariants.md lacks invariant 901", "ARCHITECTURE.md lacks invariant 902"]);
+    }
+
+    #[test]
+    fn invariants_are_numbered_without_gaps() {
+        let table = "| 901 | a | a |\n| 902 | b | b |\n| 904 | c | c |\n";
+        let found = faults(&Repository::of(&[(TABLE, table), (DETAILS, table)]));
+        assert!(found.contains(&Fault::new(TABLE, 3, "there is no invariant 903")), "{found:?}");
     }
 
     #[test]

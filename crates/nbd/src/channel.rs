@@ -4,7 +4,7 @@
 //! holds while waiting for the socket, since a server may stop reading until its answers are read.
 //!
 //! Bytes that the kernel has taken must not arrive after the end of the lease under which they were
-//! sent (invariant 71). So the kernel is set to take little that it can't send at once, to give up
+//! sent (invariant 55). So the kernel is set to take little that it can't send at once, to give up
 //! a connection over which nothing moves, and to drop unsent bytes when the connection or its
 //! process ends. All of that applies to TCP only: bytes in a Unix domain socket have reached the
 //! server already.
@@ -463,7 +463,7 @@ mod tests {
 
     use super::*;
 
-    /// Of invariant 71: bytes that the kernel got while the server took none do not arrive later.
+    /// Of invariant 55: bytes that the kernel got while the server took none do not arrive later.
     #[test]
     fn what_tcp_has_not_sent_is_dropped_with_the_connection_of_a_writer() {
         for writes in [true, false] {
@@ -491,7 +491,7 @@ mod tests {
             while let Ok(count @ 1..) = server.read(&mut piece) {
                 arrived += count as u64;
             }
-            assert_eq!(arrived < sent, writes, "invariant 71: {arrived} of {sent} bytes have arrived");
+            assert_eq!(arrived < sent, writes, "invariant 55: {arrived} of {sent} bytes have arrived");
         }
     }
 

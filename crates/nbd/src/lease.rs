@@ -1,7 +1,7 @@
 //! A lease says until when an export may be written to. Its holder extends it as long as nobody
 //! else can have taken the export over.
 //!
-//! The lease covers every byte that is sent (invariant 71): it is checked just before each system
+//! The lease covers every byte that is sent (invariant 55): it is checked just before each system
 //! call that gives bytes to the kernel, and none of these calls waits. A connection ends before the
 //! lease does, and its queued messages and what the kernel has not sent are dropped with it.
 //! Another connection is used only after the holder has extended the lease, or knows that it has
@@ -121,7 +121,7 @@ impl Lease {
         if self.lasts(Duration::ZERO) {
             return Ok(());
         }
-        // By invariant 71, since another writer may come soon.
+        // By invariant 55, since another writer may come soon.
         Err(io::Error::other("the lease of the writer has ended"))
     }
 
@@ -139,7 +139,7 @@ impl Lease {
 mod tests {
     use super::*;
 
-    /// Of invariant 71.
+    /// Of invariant 55.
     #[test]
     fn a_lease_ends_at_its_time_and_not_before_it_is_needed() {
         let lease = Lease::new(Arc::new(BootTime));
@@ -147,7 +147,7 @@ mod tests {
         lease.end_at(lease.now() + Duration::from_secs(3600));
         assert!(lease.check().is_ok() && !lease.lasts(Duration::from_secs(3601)));
         lease.end_at(lease.now());
-        assert!(lease.check().is_err(), "invariant 71");
+        assert!(lease.check().is_err(), "invariant 55");
         lease.is_over();
         assert!(lease.check().is_ok());
     }

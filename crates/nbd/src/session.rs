@@ -17,7 +17,7 @@
 //! server, all writes that were acknowledged and not flushed are written again before the next
 //! request is answered.
 //!
-//! If a writer has a lease, its connections end before the lease does (`lease`, invariant 71).
+//! If a writer has a lease, its connections end before the lease does (`lease`, invariant 55).
 
 use std::io;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! Decides whether an ioctl is served, as the table of ioctls says. This checks the right of the
-//! caller, and what the VFS would have taken before a driver changes anything (invariant 54): write
+//! caller, and what the VFS would have taken before a driver changes anything (invariant 40): write
 //! access to the mount of the caller's descriptor, and the ids that this mount shows.
 //!
 //! FUSE does not know most ioctls, so the kernel takes nothing for them. The checks follow the
@@ -75,7 +75,7 @@ impl Shared {
         }
         admitted.check_right(row, what.data)?;
         if !is_only_ids && read_only {
-            return Err(Errno::ROFS); // invariant 54
+            return Err(Errno::ROFS); // invariant 40
         }
         Ok(admitted)
     }
@@ -98,7 +98,7 @@ mod tests {
     use crate::ioctl_table::row_of;
     use crate::scrub::Request;
 
-    /// Invariant 54.
+    /// Invariant 40.
     #[test]
     fn what_changes_something_takes_write_access() {
         let taken = |command, data: &[u8]| row_of(command).map(|row| row.taken(data));

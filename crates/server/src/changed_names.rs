@@ -4,7 +4,7 @@
 //! that lock while names are copied into its memory. That memory may be a mapped file of a server
 //! that never answers, and then the lock is held forever. So no request waits for it for long, and
 //! only one thread waits for each directory. The thread counts for the user who asked first
-//! (invariant 65). A name that could not be invalidated yet stays in the queue, and until then the
+//! (invariant 49). A name that could not be invalidated yet stays in the queue, and until then the
 //! kernel may show what it has cached. A user who has too many names in queues gets `EBUSY` before
 //! anything is changed.
 
@@ -175,7 +175,7 @@ mod tests {
         (began.elapsed(), done.load(Ordering::SeqCst) == 1)
     }
 
-    /// Invariant 65.
+    /// Invariant 49.
     #[test]
     fn directories_that_are_held_delay_none_of_other_users() {
         let names = ChangedNames::new();

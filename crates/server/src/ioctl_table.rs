@@ -195,7 +195,7 @@ mod tests {
         assert!(row_of(0x9499).is_none());
     }
 
-    /// Invariant 54: only an administrator may call ioctls that take write access after the check
+    /// Invariant 40: only an administrator may call ioctls that take write access after the check
     /// for an administrator.
     #[test]
     fn rights_and_what_is_taken_agree() {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     /// Work that may take as long as a user wants occupies no thread that others wait for
-    /// (invariant 65).
+    /// (invariant 49).
     #[test]
     fn what_anyone_may_ask_for_occupies_no_thread_of_its_own() {
         for row in TABLE.iter().filter(|row| !matches!(row.right, Administrator)) {

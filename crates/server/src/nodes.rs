@@ -2,7 +2,7 @@
 //!
 //! A program of 32 bits can't take a larger inode number: stat(2) fails with `EOVERFLOW`, and so
 //! does the listing of a directory that has such an inode. So the numbers that programs see fit
-//! into 32 bits as long as possible (invariant 64). Inodes of the mounted subvolume are shown with
+//! into 32 bits as long as possible (invariant 48). Inodes of the mounted subvolume are shown with
 //! their own numbers. The inodes of other subvolumes share the upper half of the 32-bit numbers: it
 //! is divided into windows of 4096 numbers, and a window is assigned to as many consecutive inode
 //! numbers of a subvolume when the first of them is shown. No two inodes are shown as one number,
@@ -125,7 +125,7 @@ impl NodeNumbers {
     ///
     /// # Panics
     ///
-    /// If another inode is shown with the same number (invariant 64).
+    /// If another inode is shown with the same number (invariant 48).
     pub fn shown(&self, id: InodeId) -> u64 {
         let ino = id.ino.0;
         let number = if id.subvolume == self.mounted {
@@ -134,7 +134,7 @@ impl NodeNumbers {
             self.windowed(id)
         };
         let number = number.unwrap_or_else(|| Self::composed(id).unwrap_or_else(|| self.give(id)));
-        assert_eq!(self.shown_as(number), Ok(id), "invariant 64: two inodes are shown as one number");
+        assert_eq!(self.shown_as(number), Ok(id), "invariant 48: two inodes are shown as one number");
         number
     }
 
@@ -262,7 +262,7 @@ mod tests {
         }
     }
 
-    /// Invariant 64, also when all windows are assigned.
+    /// Invariant 48, also when all windows are assigned.
     #[test]
     fn no_two_inodes_are_shown_as_one_number_and_most_fit_32_bits() {
         for most_windows in [0, 3, MAX_WINDOWS] {

@@ -94,7 +94,7 @@ impl Server {
         if self.engine().is_in_read_only_subvolume(id) {
             return Err(Errno::ROFS);
         }
-        // By invariant 57, and as in the kernel.
+        // By invariant 42, and as in the kernel.
         if writes && self.engine().files().has_verity(id) {
             return Err(Errno::PERM);
         }

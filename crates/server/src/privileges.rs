@@ -261,7 +261,7 @@ mod tests {
         assert!(owner.owns(7) && !owner.owns(8) && owner.keeps_group_id(8) && !owner.keeps_group_id(7));
     }
 
-    /// Invariant 54.
+    /// Invariant 40.
     #[test]
     fn through_an_idmapped_mount_the_ids_count_that_it_shows() {
         let map = || ["0 5000 100"].into_iter();

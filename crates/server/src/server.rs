@@ -1,7 +1,7 @@
 //! The server of one mount: the engine, and the threads that serve long requests.
 //!
 //! Threads that users share never wait for something that one of the users can hold or prolong
-//! (invariant 65):
+//! (invariant 49):
 //!
 //! | threads | what they wait for, and who can hold that |
 //! |---|---|

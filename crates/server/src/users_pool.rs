@@ -1,4 +1,4 @@
-//! Threads for work that users ask for, and that they can prolong or hold up (invariant 65).
+//! Threads for work that users ask for, and that they can prolong or hold up (invariant 49).
 //!
 //! Only a few jobs of each user run at a time, and his other jobs wait for these. So whatever he
 //! does, the work of other users goes on. Root has threads that nobody else gets.
@@ -137,7 +137,7 @@ impl State {
             }
             let job = jobs.waiting.pop_front()?;
             jobs.running += 1;
-            assert!(jobs.running <= share, "invariant 65: the threads of a user are more than his share");
+            assert!(jobs.running <= share, "invariant 49: the threads of a user are more than his share");
             self.running += usize::from(!is_root);
             return Some((user, job));
         }
@@ -244,7 +244,7 @@ mod tests {
         receiver.recv_timeout(Duration::from_millis(300)).is_ok()
     }
 
-    /// Invariant 65.
+    /// Invariant 49.
     #[test]
     fn users_whose_jobs_hang_keep_nobody_else_from_theirs() {
         let pool = UsersPool::new(EACH);

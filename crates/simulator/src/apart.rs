@@ -1,5 +1,5 @@
 //! Volumes whose devices were used without each other after a crash: they are not written together
-//! until the user says which of them counts (invariant 59).
+//! until the user says which of them counts (invariant 44).
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 //! Block groups that are being emptied. Nothing is allocated in them, and nothing in them is
-//! overwritten in place, so their content does not change while it is copied (invariant 41), and
+//! overwritten in place, so their content does not change while it is copied (invariant 36), and
 //! can only become less. Once nothing is left in a group, it is removed as any empty group is,
 //! after the readers of older commits that may see its content have ended.
 //!

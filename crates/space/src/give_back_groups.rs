@@ -1,5 +1,5 @@
 //! Giving the space of groups that are being emptied to operations that would fail for lack of it
-//! (invariant 58).
+//! (invariant 43).
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ impl Space {
             ![Rank::InactivationTurn, Rank::DiscardTurn, Rank::Commit, Rank::Inode, Rank::Gate]
                 .into_iter()
                 .any(is_held),
-            "invariant 58: who waits for a group holds nothing that emptying it needs"
+            "invariant 43: who waits for a group holds nothing that emptying it needs"
         );
         let until = Instant::now() + MAX_WAIT;
         let mut inner = self.lock();

@@ -128,7 +128,7 @@ impl BlockGroup {
             self.is_free(Logical(start), len) == Some(true),
             "invariant 3: {start}+{len} is given out, and the trees have it"
         );
-        assert!(self.held.is_none(), "invariant 41: {start}+{len} is given out, and the group is being emptied");
+        assert!(self.held.is_none(), "invariant 36: {start}+{len} is given out, and the group is being emptied");
         let taken = self.available.remove(start, len);
         assert!(taken, "invariant 3: {start}+{len} is given out, and is not available");
     }
@@ -145,7 +145,7 @@ impl BlockGroup {
             && let Some(held) = self.held.take()
         {
             let lost = self.available.total();
-            assert!(lost == 0, "invariant 58: {lost} bytes of a group that is emptied were given back to nobody");
+            assert!(lost == 0, "invariant 43: {lost} bytes of a group that is emptied were given back to nobody");
             self.available = held;
         }
     }

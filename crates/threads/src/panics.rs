@@ -1,4 +1,4 @@
-//! Recording whether a thread has panicked while it changed what others rely on (invariant 72). A
+//! Recording whether a thread has panicked while it changed what others rely on (invariant 56). A
 //! lock does not show that: the next thread gets it as if nothing had happened.
 
 use std::sync::Arc;

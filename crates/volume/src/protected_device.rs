@@ -6,7 +6,7 @@
 //! machine. Otherwise it watches the mark for longer than a living writer would leave it unchanged.
 //! Once the mark is another's, nothing is written any more (invariant 12).
 //!
-//! An NBD client sends nothing without a lease (`writer_lease`, invariant 71). For other devices
+//! An NBD client sends nothing without a lease (`writer_lease`, invariant 55). For other devices
 //! the lease is checked when a write is submitted.
 //!
 //! Only volumes are protected. A device without a superblock of btrfs, or with other data in the

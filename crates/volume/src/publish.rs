@@ -3,8 +3,8 @@
 //! This module completes invariant 1: writing a superblock takes the proof that everything it
 //! refers to is durable, and gives the proof that the superblock itself is, which is required to
 //! drop what came before. It also keeps invariant 12: the primary is read again first, so that no
-//! other writer's superblock is overwritten; and invariant 70: before the first write all devices
-//! have the same superblock. An epoch begins when a device gets no more superblocks (invariant 59).
+//! other writer's superblock is overwritten; and invariant 54: before the first write all devices
+//! have the same superblock. An epoch begins when a device gets no more superblocks (invariant 44).
 
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
@@ -102,12 +102,12 @@ impl Volume {
         let mut next = superblock.clone();
         next.number_log_after(&before);
         next.epochs = before.epochs.clone();
-        // Invariant 60. A superblock with a log has no such record, since the log refers to later
+        // Invariant 45. A superblock with a log has no such record, since the log refers to later
         // changes.
         next.resilvered = self.still_resilvered(resilvered).filter(|_| next.log_root.0 == 0);
         if let Some(Resilvered { devid, has, .. }) = next.resilvered {
             let is_older = has < next.generation;
-            assert!(is_older, "invariant 60: device {devid} has all of {has}, and is brought up to an older commit");
+            assert!(is_older, "invariant 45: device {devid} has all of {has}, and is brought up to an older commit");
         }
         let result = ours.and_then(|()| self.publish(&before, next, copies, &mut left_out));
         if result.is_err() {
@@ -119,7 +119,7 @@ impl Volume {
     /// Writes the superblock that counts to all devices that have another one, before anything else
     /// is written. They differ if a crash came while superblocks were written. A device with a
     /// newer one must not keep it, since its blocks are overwritten from now on. A device with an
-    /// older one would be two commits behind after the next crash (invariant 70). Everything that
+    /// older one would be two commits behind after the next crash (invariant 54). Everything that
     /// writes to the volume calls this first.
     pub fn level_superblocks(&self) -> Result<()> {
         if self.is_level() {
@@ -204,7 +204,7 @@ impl Volume {
     }
 
     /// Begins an epoch with this superblock if a device that does not get it may have the present
-    /// one (invariant 59). For a device that has been away since before the mount, it is not known
+    /// one (invariant 44). For a device that has been away since before the mount, it is not known
     /// whether it has got superblocks that the others lack, as a power cut may have left it.
     ///
     /// `replaced` is the number of a device whose replacement is about to get a superblock with
@@ -237,7 +237,7 @@ impl Volume {
         *left_out = lagging.iter().map(|member| member.devid()).collect();
         for member in lagging {
             let devid = member.devid();
-            assert!(!has(member, &next.epochs), "invariant 59: device {devid} is left out, and has the present epoch");
+            assert!(!has(member, &next.epochs), "invariant 44: device {devid} is left out, and has the present epoch");
         }
     }
 

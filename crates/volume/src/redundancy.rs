@@ -1,6 +1,6 @@
 //! Decides which devices the volume can do without: those that are missing or lag, as long as every
 //! chunk has all of its data on the others (invariant 34). The record of how far a lagging device
-//! has been brought up to the others holds as long as it misses nothing more (invariant 60).
+//! has been brought up to the others holds as long as it misses nothing more (invariant 45).
 
 use ubtrfs_errors::sentence;
 use ubtrfs_format::{DeviceId, Generation, Resilvered, Superblock};
@@ -136,7 +136,7 @@ impl Volume {
         (member.lags() && !member.is_missing() && member.missed() == missed).then_some(resilvered)
     }
 
-    /// Takes over from a superblock how far a lagging device was brought up (invariant 60). The
+    /// Takes over from a superblock how far a lagging device was brought up (invariant 45). The
     /// record holds only if ubtrfs wrote the superblock last, since it has noted everything that
     /// the device has missed. Kernels note nothing, and a log may have been written without the
     /// device.

@@ -292,7 +292,7 @@ impl Volume {
     /// As [`Self::begin`], for an operation that is registered already.
     pub(crate) fn begin_as(&self, registration: Registration) -> Result<Registration> {
         self.require_writable()?;
-        assert!(self.is_level(), "invariant 70: the devices have one superblock before anything is written");
+        assert!(self.is_level(), "invariant 54: the devices have one superblock before anything is written");
         Ok(registration)
     }
 

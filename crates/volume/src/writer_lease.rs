@@ -5,7 +5,7 @@
 //! lease has ended and everything that was sent under it has arrived. A writer without a lease, as
 //! after the machine slept, starts like a new one: it reads the mark, writes it, waits as long as
 //! others need to see it, and reads it again. Before that nothing else is written (invariants 12
-//! and 71).
+//! and 55).
 
 use std::io;
 use std::sync::{Arc, Weak};

@@ -1,6 +1,6 @@
 //! A name that gets a new file. What had the name before stays as it is until the new file is
 //! whole, and then goes at once, by rename(2); a copy that fails or is killed leaves it. A file
-//! that is an image in use, by this command or by any other, is never replaced (invariant 56).
+//! that is an image in use, by this command or by any other, is never replaced (invariant 41).
 
 use std::fs::File;
 use std::io;
@@ -157,7 +157,7 @@ impl Old {
     /// Opens a file as one that is written to, and keeps all from it that use images.
     fn lock(at: &OwnedFd, name: &[u8], found: &Stat, sources: &Sources) -> io::Result<File> {
         if sources.have(found) {
-            // By invariant 56: what is read from it, and of it, would be gone.
+            // By invariant 41: what is read from it, and of it, would be gone.
             return Err(io::Error::other("it is the image itself, or a device of the volume"));
         }
         let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;

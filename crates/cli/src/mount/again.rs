@@ -6,7 +6,7 @@
 //!
 //! Only root may mount so, and only what root has mounted: the kernel says which file system of
 //! whose was mounted from a block device, and it finds that itself, so nothing on a mount point is
-//! opened, and no server is believed (invariant 67). The mounts of others can't be shared, since
+//! opened, and no server is believed (invariant 51). The mounts of others can't be shared, since
 //! the kernel lets nobody else mount a directory of a file system.
 //!
 //! What is mounted is a part of a device, an image or an export: other parts are other volumes,
@@ -165,7 +165,7 @@ fn found(
         Err(error) => return Err(Failure::of(&error)),
     };
     if all.device_number() != Some(first.device) {
-        // By invariant 67: whose that one is, is not known.
+        // By invariant 51: whose that one is, is not known.
         return Err(Failure::new(format!("{} is not what {} is a mount of", source.display(), first.point.display())));
     }
     let failed = |errno| about_mount(first.point.display(), errno);
@@ -241,7 +241,7 @@ fn offered(table: &[Mounted], devices: &[PathBuf]) -> Vec<Candidate> {
     found.collect()
 }
 
-/// By invariant 67: the kernel says who has mounted what, and lets only root mount `fuseblk`.
+/// By invariant 51: the kernel says who has mounted what, and lets only root mount `fuseblk`.
 fn is_roots(mounted: &Mounted) -> bool {
     mounted.is_ours() && mounted.user == Some(0) && is_trusted(mounted)
 }

@@ -4,7 +4,7 @@
 //! (`super::again`).
 //!
 //! The sockets are in a directory that is root's alone: who answers there is a server of root's
-//! (invariant 67). A server answers without a request to its own mount, and one that is silent is
+//! (invariant 51). A server answers without a request to its own mount, and one that is silent is
 //! passed over.
 
 use std::fs::{DirBuilder, Permissions, read_dir, remove_file, rename, set_permissions};

@@ -40,7 +40,7 @@ pub fn is_wanted(options: &[String]) -> bool {
 pub struct Changes {
     point: PathBuf,
     /// The root of the mount, open. By then its path may lead elsewhere: the server of another
-    /// user's mount may answer when it likes (invariant 68).
+    /// user's mount may answer when it likes (invariant 52).
     root: OwnedFd,
     mounted: Mounted,
     flags: MountFlags,

@@ -1,5 +1,5 @@
 //! What commands write to the host: as cp(1), into what the destination is, and without a loss
-//! (invariant 56).
+//! (invariant 41).
 
 use std::fs;
 use std::io::{Read, Write};
@@ -42,7 +42,7 @@ fn text(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Of invariant 56: by whatever name it is reached, an image that is copied from stays.
+/// Of invariant 41: by whatever name it is reached, an image that is copied from stays.
 #[test]
 fn an_image_is_never_replaced_by_what_is_in_it() {
     let dir = scratch_dir();
@@ -90,7 +90,7 @@ fn an_image_is_never_replaced_by_what_is_in_it() {
     assert_eq!(names(dir.path()), ["hard", "image", "link"]);
 }
 
-/// Of invariant 56: neither is one that another program of ubtrfs, or the kernel, uses.
+/// Of invariant 41: neither is one that another program of ubtrfs, or the kernel, uses.
 #[test]
 fn an_image_in_use_by_others_is_never_replaced() {
     require!(Need::Kernel);
@@ -127,7 +127,7 @@ fn an_image_in_use_by_others_is_never_replaced() {
     assert_eq!(fs::read(&used).unwrap(), NOTES);
 }
 
-/// Of invariant 56: images that are used in part are used.
+/// Of invariant 41: images that are used in part are used.
 #[test]
 fn an_image_in_use_in_part_is_never_replaced() {
     require!(Need::Fuse);
@@ -149,7 +149,7 @@ fn an_image_in_use_in_part_is_never_replaced() {
     quiet(&["cp", &from, &used]);
 }
 
-/// Of invariant 56: so are those that are being made, of which nothing shows yet what they will be.
+/// Of invariant 41: so are those that are being made, of which nothing shows yet what they will be.
 #[test]
 fn an_image_that_is_being_filled_is_never_replaced() {
     let dir = scratch_dir();
@@ -300,7 +300,7 @@ fn volume_with_damage(dir: &Path) -> String {
     image
 }
 
-/// Of invariant 56: what fails or is killed leaves what was there, and nothing else.
+/// Of invariant 41: what fails or is killed leaves what was there, and nothing else.
 #[test]
 fn a_copy_that_fails_or_is_killed_leaves_the_old_file() {
     let dir = scratch_dir();

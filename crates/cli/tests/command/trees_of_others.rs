@@ -1,4 +1,4 @@
-//! Trees that belong to somebody else, who changes them while they are copied (invariant 63).
+//! Trees that belong to somebody else, who changes them while they are copied (invariant 47).
 
 use std::fs;
 use std::os::unix::fs::symlink;

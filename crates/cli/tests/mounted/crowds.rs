@@ -174,7 +174,7 @@ for thread in threads: thread.join()
 print("done")
 "#;
 
-/// Of invariant 49: more syncs than the server has threads for them wait for the tree log, and
+/// Of invariant 37: more syncs than the server has threads for them wait for the tree log, and
 /// fsyncs go on. The mount used to hang for good within two seconds.
 #[test]
 fn fsyncs_end_beside_more_syncs_than_there_are_threads_for() {

@@ -1,5 +1,5 @@
 //! Files that fs-verity protects, as Linux 6.12 made them: they are read and proved, and nobody
-//! writes to them (invariant 57). What the kernel measured and read is in `verity.txt`.
+//! writes to them (invariant 42). What the kernel measured and read is in `verity.txt`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -79,7 +79,7 @@ fn assert_is_as_the_kernel_said(at: &Path, name: &str, known: &Known) {
     }
 }
 
-/// Of invariant 57.
+/// Of invariant 42.
 #[test]
 fn protected_files_are_read_measured_and_not_written() {
     require!(FUSE, Need::Tool("zstd"));
@@ -154,7 +154,7 @@ fn protected_files_are_read_measured_and_not_written() {
     volume.umount();
 }
 
-/// Of invariant 57: the checksums of the volume are right, and those of the file are not.
+/// Of invariant 42: the checksums of the volume are right, and those of the file are not.
 #[test]
 fn content_that_its_tree_does_not_prove_is_an_error() {
     require!(FUSE, Need::Tool("zstd"), Need::Tool("btrfs"));
@@ -226,7 +226,7 @@ fn enable(path: &Path, algorithm: u32, block: u32, salt: &[u8]) -> Result<(), st
     if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
-/// Of invariant 57: what a program has protected is what the kernel would have made of it, durable
+/// Of invariant 42: what a program has protected is what the kernel would have made of it, durable
 /// when the call returns, and written to by nobody.
 #[test]
 fn files_are_protected_as_by_the_kernel() {

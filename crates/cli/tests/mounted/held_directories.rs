@@ -1,4 +1,4 @@
-//! A user who keeps directories locked stops nobody else's work with subvolumes (invariant 65).
+//! A user who keeps directories locked stops nobody else's work with subvolumes (invariant 49).
 
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

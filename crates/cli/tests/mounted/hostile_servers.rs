@@ -1,4 +1,4 @@
-//! Mounts whose server means harm: nothing that it says of itself is believed (invariant 53).
+//! Mounts whose server means harm: nothing that it says of itself is believed (invariant 39).
 
 use std::ffi::OsStr;
 use std::fs;
@@ -95,7 +95,7 @@ impl Drop for Bystander {
     }
 }
 
-/// Invariant 53.
+/// Invariant 39.
 #[test]
 fn a_process_that_a_hostile_server_names_is_neither_signalled_nor_waited_for() {
     require!(Need::Root, Need::Fuse, Need::Tool("cc"));
@@ -131,7 +131,7 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Invariant 68: while root's command waits for the server, the user lets the path of the mount
+/// Invariant 52: while root's command waits for the server, the user lets the path of the mount
 /// lead to another.
 #[test]
 fn what_is_unmounted_is_what_was_found_at_first() {
@@ -153,11 +153,11 @@ fn what_is_unmounted_is_what_was_found_at_first() {
     fs::rename(&moved, place).unwrap();
     let is_left = mount_points().contains(&precious);
     run(Command::new("umount").arg(&precious));
-    assert!(is_left, "invariant 68: another mount was unmounted");
+    assert!(is_left, "invariant 52: another mount was unmounted");
     assert!(ended.success() && !hostile.volume.is_mounted());
 }
 
-/// Invariant 69.
+/// Invariant 53.
 #[test]
 fn the_process_that_asks_as_a_user_is_not_his() {
     require!(Need::Root, Need::Fuse, Need::Tool("cc"), Need::Tool("setpriv"));
@@ -189,11 +189,11 @@ fn the_process_that_asks_as_a_user_is_not_his() {
     drop(hostile);
     let _ = asking.wait();
     assert!(status.contains(&format!("\nUid:\t{NOBODY}\t{NOBODY}\t{NOBODY}\t")), "{status}");
-    assert!(sees_own && !is_traced, "invariant 69: he may trace it");
-    assert_ne!(sessions[0], sessions[1], "invariant 69: it has root's terminal");
+    assert!(sees_own && !is_traced, "invariant 53: he may trace it");
+    assert_ne!(sessions[0], sessions[1], "invariant 53: it has root's terminal");
 }
 
-/// Invariant 53. To a mount of root's the devices are opened that it names, which shows that the
+/// Invariant 39. To a mount of root's the devices are opened that it names, which shows that the
 /// name leads somewhere.
 #[test]
 fn what_another_users_server_names_as_its_device_is_not_opened() {
@@ -246,7 +246,7 @@ fn what_a_server_says_is_harmless_to_a_terminal() {
 }
 
 /// What root mounts is served by root's server, whatever other mount names the device, and whatever
-/// covers the mount of root's server (invariant 67).
+/// covers the mount of root's server (invariant 51).
 #[test]
 fn a_second_mount_never_lands_on_another_users_server() {
     require!(Need::Kernel, Need::Fuse, Need::Tool("cc"));

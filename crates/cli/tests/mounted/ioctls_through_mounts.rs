@@ -1,5 +1,5 @@
 //! Ioctls through mounts that are read-only or show other ids, and from user namespaces, with the
-//! kernel's driver as the oracle (invariant 54).
+//! kernel's driver as the oracle (invariant 40).
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -154,7 +154,7 @@ fn complete(theirs: &mut [String], view: View, who: Who) {
     }
 }
 
-/// Invariant 54.
+/// Invariant 40.
 #[test]
 fn ioctls_are_answered_as_by_the_kernel_through_every_view_of_a_mount() {
     require!(Need::Root, Need::Fuse, Need::Kernel, Need::Tool("cc"));
@@ -205,7 +205,7 @@ def create(dir, name):
 print(create(frozen, "a"), create(writable, "b"), create(frozen, "c"))
 "#;
 
-/// Invariant 54.
+/// Invariant 40.
 #[test]
 fn the_descriptor_counts_that_the_ioctl_is_asked_of() {
     require!(Need::Root, Need::Fuse, Need::Tool("python3"));
@@ -246,7 +246,7 @@ thread.join()
 print(number, len(os.listdir(frozen)))
 "#;
 
-/// Invariant 54.
+/// Invariant 40.
 #[test]
 fn a_descriptor_that_is_swapped_meanwhile_lends_no_write_access() {
     require!(Need::Root, Need::Fuse, Need::Tool("python3"));

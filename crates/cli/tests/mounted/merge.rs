@@ -129,7 +129,7 @@ impl Drop for Bound {
     }
 }
 
-/// Invariant 54: what changes the target goes through its mount, whichever the others are named by.
+/// Invariant 40: what changes the target goes through its mount, whichever the others are named by.
 #[test]
 fn nothing_is_merged_through_a_read_only_mount() {
     require!(FUSE, Need::Root);

@@ -1,4 +1,4 @@
-//! Programs of 32 bits, which can't take larger inode numbers (invariant 64): stat(2) and
+//! Programs of 32 bits, which can't take larger inode numbers (invariant 48): stat(2) and
 //! getdents(2) as the kernel's table of system calls for them has it, `int 0x80`.
 
 use std::collections::BTreeMap;

@@ -12,7 +12,7 @@
 //! the nodes on the path still point to it. The kernel resumes from there, and this code resumes
 //! where the kernel stopped.
 //!
-//! No commit drops a tree that the same commit or a later one merges into (invariant 66).
+//! No commit drops a tree that the same commit or a later one merges into (invariant 50).
 //!
 //! If a block of the tree can't be read, the drop stops for this mount: the progress is recorded as
 //! after any commit, and the rest waits for the next mount. Only a deleted tree is affected, so
@@ -81,7 +81,7 @@ impl Merging<'_> {
     /// Drops a tree or a part of it, and returns the remaining budget.
     fn drop_subvolume(&mut self, id: TreeId, budget: u64) -> Result<u64> {
         let root = self.roots.get(id)?;
-        assert!(!self.roots.has_new_root(id), "invariant 66: a commit drops a tree that it has merged into");
+        assert!(!self.roots.has_new_root(id), "invariant 50: a commit drops a tree that it has merged into");
         let Some(tree) = self.roots.trees().get(id) else { return Ok(budget) };
         let resume =
             (tree.item.drop_progress != Key::default()).then_some((tree.item.drop_progress, tree.item.drop_level));

@@ -272,7 +272,7 @@ fn build_subvolumes(
     for inode in inodes {
         let id = inode.id;
         if info.deleted.is_dropped_by(id.subvolume, generation, committed) {
-            // The subvolume is dropped, so nothing is merged into its tree any more (invariant 66).
+            // The subvolume is dropped, so nothing is merged into its tree any more (invariant 50).
             nbytes.push(0);
             continue;
         }

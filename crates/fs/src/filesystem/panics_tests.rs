@@ -1,4 +1,4 @@
-//! Tests that after a panic (invariant 72) nothing becomes durable that a thread may have changed
+//! Tests that after a panic (invariant 56) nothing becomes durable that a thread may have changed
 //! by half.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -43,7 +43,7 @@ fn of_an_operation() {
     });
 }
 
-/// By invariants 3, 10 and 72: space is given out once.
+/// By invariants 3, 10 and 56: space is given out once.
 #[test]
 fn of_a_thread_that_gives_space_out() {
     nothing_is_written_after(|fs| {

@@ -3,7 +3,7 @@
 //!
 //! A thread that must not wait does the first part of a small group at once: it gathers and merges
 //! the log, and submits its nodes. The log stays *in flight*, beside the tree log, without a lock
-//! (invariant 49). Another thread is woken to publish it while the devices work. If a thread takes
+//! (invariant 37). Another thread is woken to publish it while the devices work. If a thread takes
 //! the tree log before that, it publishes the log in flight first. So no log is written beside it
 //! (invariant 16), and no fsync depends on a thread that has yet to be scheduled.
 

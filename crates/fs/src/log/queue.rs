@@ -94,7 +94,7 @@ pub(crate) struct Log {
     /// Signalled when a commit releases the log.
     pub(super) tree_log_free: Condvar,
     /// Set and taken by the thread that has the tree log. This thread publishes it before it does
-    /// anything else with the tree log (invariant 49).
+    /// anything else with the tree log (invariant 37).
     pub(super) in_flight: Mutex<Option<LogInFlight>>,
     /// Threads that wait for the tree log.
     pub(super) waiting: AtomicUsize,

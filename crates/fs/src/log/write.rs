@@ -41,7 +41,7 @@ impl Log {
     pub(super) fn begin_write(&self, tree_log: &mut TreeLog, closed: &ClosedGroup) -> Result<Option<LogWrites>, Stop> {
         let _watch = self.info.panics.watch();
         assert!(!tree_log.commit_in_flight, "invariant 16: no log is written beside a commit");
-        assert!(self.in_flight.lock().is_none(), "invariant 49: no log is written beside one in flight");
+        assert!(self.in_flight.lock().is_none(), "invariant 37: no log is written beside one in flight");
         let base = self.info.committed();
         let transaction = self.info.gate.current();
         let Some(log) = self.prepare_log(tree_log, closed, &base, &transaction)? else { return Ok(None) };

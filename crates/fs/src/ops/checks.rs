@@ -37,7 +37,7 @@ pub(crate) fn check_unrestricted(state: &InodeState) -> Result<()> {
     if restricted { Err(Errno::PERM.into()) } else { Ok(()) }
 }
 
-/// Fails if the content may not be changed, since fs-verity protects it (invariant 57).
+/// Fails if the content may not be changed, since fs-verity protects it (invariant 42).
 pub(crate) fn check_no_verity(state: &InodeState) -> Result<()> {
     if has_verity(state) { Err(Errno::PERM.into()) } else { Ok(()) }
 }

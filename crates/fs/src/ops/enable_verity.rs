@@ -1,4 +1,4 @@
-//! Protecting a file by fs-verity (invariant 57).
+//! Protecting a file by fs-verity (invariant 42).
 //!
 //! The descriptor of the file, its Merkle tree and the inode flag are changed in one transaction,
 //! so after a crash the file has all of them or none. No log of the file is written.

@@ -391,7 +391,7 @@ impl Writeback {
 fn assert_reserved(packed: &Packed, may_be_packed: bool) {
     assert!(
         may_be_packed || (packed.pieces.is_empty() && packed.inline.is_none()),
-        "invariant 50: data is compressed that was accepted to be written as it is"
+        "invariant 38: data is compressed that was accepted to be written as it is"
     );
 }
 

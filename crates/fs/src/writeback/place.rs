@@ -1,5 +1,5 @@
 //! Chooses the location of dirty data: new extents, the growth of an existing extent, or an
-//! overwrite. Data never takes a form for which no metadata was reserved (invariant 50).
+//! overwrite. Data never takes a form for which no metadata was reserved (invariant 38).
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -86,7 +86,7 @@ impl Writeback {
         };
         assert!(
             piece.data.len() as u64 <= room,
-            "invariant 50: {} bytes become inline, {room} are reserved",
+            "invariant 38: {} bytes become inline, {room} are reserved",
             piece.data.len()
         );
         let piece = Piece::Inline(piece);

@@ -3,7 +3,7 @@
 //! FUSE tells a server which process asks for an ioctl, but not through which mount, although a
 //! bind mount may be read-only or show other ids. Where the caller's descriptor can't be seen, all
 //! its descriptors of the file count; where these can't be seen, all mounts of the filesystem that
-//! the caller sees count. What any of them forbids is forbidden (invariant 54).
+//! the caller sees count. What any of them forbids is forbidden (invariant 40).
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -127,7 +127,7 @@ mod tests {
         }
     }
 
-    /// Invariant 54.
+    /// Invariant 40.
     #[test]
     fn a_file_that_the_caller_has_not_open_is_on_no_mount_of_its() {
         let file = tempfile::tempfile().unwrap();

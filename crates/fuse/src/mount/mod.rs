@@ -299,7 +299,7 @@ impl Mount {
 
     /// Unmounts what is mounted at `point` if that is this mount or another of the same filesystem.
     /// By then the path may lead to anything, and any filesystem may have the device number
-    /// (invariant 68).
+    /// (invariant 52).
     fn unmount_at(&self, point: &Point, how: Unmount) -> Result<(), MountError> {
         let failed = |error: io::Error| MountError::Unmount(point.path().into(), error);
         let mounted = point.open_mounted().map_err(failed)?;

@@ -1,4 +1,4 @@
-//! Directories to mount on, and those on which something is mounted (invariant 68).
+//! Directories to mount on, and those on which something is mounted (invariant 52).
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -17,7 +17,7 @@ use super::{fusermount, identity};
 /// A mount point, as the name of a directory in its parent, which is open. A path may lead
 /// elsewhere at any time, since its directories may belong to other users. A `Point` does not: as
 /// long as something is mounted there, the kernel lets nobody rename or remove that directory
-/// (invariant 68).
+/// (invariant 52).
 ///
 /// It keeps the file system busy in which the mount point is, but not the mount.
 #[derive(Debug)]

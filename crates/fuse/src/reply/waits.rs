@@ -5,7 +5,7 @@
 //! answered: if requests that wait take all entries of a queue, the WRITEs that they wait for can't
 //! arrive. So only some requests of a queue may wait (invariant 28). If a queue has got further
 //! entries for requests that take long, ioctls may wait in all of these. Since the number of such
-//! ioctls of one user is limited, those of other users can wait beside them (invariant 65).
+//! ioctls of one user is limited, those of other users can wait beside them (invariant 49).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -88,7 +88,7 @@ mod tests {
 
     const ALL: [Waiter; WAITERS] = [Waiter::Lseek, Waiter::Directory, Waiter::Ioctl];
 
-    /// Of invariants 28 and 65.
+    /// Of invariants 28 and 49.
     #[test]
     fn ioctls_have_the_entries_that_are_added() {
         let waits = Arc::new(Waits::new(32));

@@ -116,7 +116,7 @@ impl Queue {
     }
 
     /// Registers more entries while requests that take long hold many, so that requests of others
-    /// can arrive (invariant 65).
+    /// can arrive (invariant 49).
     fn grow(&mut self) -> io::Result<()> {
         let missing = self.spread.missing();
         if missing == 0 {

@@ -2,7 +2,7 @@
 //!
 //! A request holds its entry until it is answered, and a user can send many that take long: to
 //! truncate large files, to defragment them, to make subvolumes. While these hold all entries, no
-//! request of another user arrives (invariant 65). So a ring gets further entries then.
+//! request of another user arrives (invariant 49). So a ring gets further entries then.
 //!
 //! The kernel delivers any request in any entry, so each entry may take the memory of a whole
 //! payload, and never gives it back. So the number of further entries is limited to the number of
@@ -68,7 +68,7 @@ impl Spread {
 mod tests {
     use super::*;
 
-    /// Of invariant 65.
+    /// Of invariant 49.
     #[test]
     fn what_takes_long_leaves_room_for_others() {
         let mut spread = Spread::new(8);
@@ -79,7 +79,7 @@ mod tests {
             spread.arrived(index, opcode::SETATTR);
             entries += spread.missing();
             spread.has(entries.into());
-            assert!(entries > index + 8, "invariant 65: {entries} entries, {index} of them held");
+            assert!(entries > index + 8, "invariant 49: {entries} entries, {index} of them held");
         }
         for index in 0..entries {
             spread.arrived(index, opcode::IOCTL);

@@ -2,7 +2,7 @@
 //!
 //! A WRITE waits while too much data is dirty, which takes as long as a commit, and a few writers
 //! may have any number of WRITEs under way. So WRITEs get only half of the threads, and all other
-//! requests have the rest (invariant 65).
+//! requests have the rest (invariant 49).
 
 use std::collections::VecDeque;
 
@@ -131,7 +131,7 @@ mod tests {
         Work { entry: Arc::new(entry), held }
     }
 
-    /// Of invariant 65.
+    /// Of invariant 49.
     #[test]
     fn writes_that_wait_leave_threads_for_all_else() {
         const WRITES: usize = 3 * THREADS;
@@ -169,7 +169,7 @@ mod tests {
             backlog.close();
             let served = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
             let (write, lookup) = (Some(opcode::WRITE), Some(opcode::LOOKUP));
-            assert_eq!(order, [[write; THREADS / 2].as_slice(), &[lookup; THREADS]].concat(), "invariant 65");
+            assert_eq!(order, [[write; THREADS / 2].as_slice(), &[lookup; THREADS]].concat(), "invariant 49");
             assert!(is_busy && !backlog.is_busy());
             served
         });

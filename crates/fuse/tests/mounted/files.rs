@@ -354,7 +354,7 @@ fn listings_with_impossible_entries_end() {
     }
 }
 
-/// Of invariant 65: requests that are answered late leave room for others on their processor.
+/// Of invariant 49: requests that are answered late leave room for others on their processor.
 #[test]
 fn many_requests_that_take_long_keep_no_other_from_coming() {
     if !possible("many_requests_that_take_long_keep_no_other_from_coming") {
@@ -398,10 +398,10 @@ fn many_requests_that_take_long_keep_no_other_from_coming() {
         }
         come
     });
-    assert!(others_come, "invariant 65: no entry is left");
+    assert!(others_come, "invariant 49: no entry is left");
 }
 
-/// Of invariant 65: WRITEs may wait as long as a commit takes, and all else goes on beside them.
+/// Of invariant 49: WRITEs may wait as long as a commit takes, and all else goes on beside them.
 #[test]
 fn many_writes_that_wait_keep_no_other_request_from_being_served() {
     // Over rings each waiting WRITE takes one of the 32 entries of a processor.
@@ -441,7 +441,7 @@ fn many_writes_that_wait_keep_no_other_request_from_being_served() {
         drop(waiting);
         go_on
     });
-    assert!(others_go_on, "invariant 65: all threads wait");
+    assert!(others_go_on, "invariant 49: all threads wait");
     for number in 0..WRITERS {
         assert!(fs::read(path(number)).unwrap() == content(number), "{number}");
     }

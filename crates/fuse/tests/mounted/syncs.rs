@@ -25,7 +25,7 @@ fn sync_root(mounted: &Mounted) -> Result<(), Errno> {
     rustix::fs::syncfs(File::open(mounted.dir.path()).unwrap())
 }
 
-/// Each sync of the kernel causes a sync of the server that begins after it (invariant 62).
+/// Each sync of the kernel causes a sync of the server that begins after it (invariant 46).
 #[test]
 fn each_sync_of_the_mount_is_one_of_its_device() {
     if !possible_as_root("each_sync_of_the_mount_is_one_of_its_device") {

@@ -1,4 +1,4 @@
-//! A writer with a lease sends nothing after its end (invariant 71).
+//! A writer with a lease sends nothing after its end (invariant 55).
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -83,7 +83,7 @@ fn write_beyond_the_lease(is_leased: bool, is_lost: bool) -> (u64, Vec<io::Resul
 fn nothing_is_sent_after_a_lease_has_ended() {
     let (before, results, after) = write_beyond_the_lease(true, true);
     assert!(results.iter().all(|result| result.as_ref().is_err_and(|error| error.to_string().contains("somebody"))));
-    assert_eq!((before, after), (0, 0), "invariant 71: nothing that was queued has arrived");
+    assert_eq!((before, after), (0, 0), "invariant 55: nothing that was queued has arrived");
     // Without a lease all of it arrives, so the test can distinguish the two.
     let (before, results, after) = write_beyond_the_lease(false, true);
     assert!(results.iter().all(Result::is_ok) && before == 0 && after >= WRITES);

@@ -1,5 +1,5 @@
 //! Files and a directory of a deleted subvolume that stay open for a while: they can be used as
-//! before, whatever happens meanwhile (invariant 66). A crash leaves nothing of them, except for
+//! before, whatever happens meanwhile (invariant 50). A crash leaves nothing of them, except for
 //! what was written in place if the deletion is not durable.
 
 use ubtrfs::{Errno, InodeId, NewInode, WriteAt};

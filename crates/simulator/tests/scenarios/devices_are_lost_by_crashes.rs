@@ -2,7 +2,7 @@
 //! others keep. If any one device can be lost, a device that is gone, stale, damaged or refuses
 //! requests makes no promise fail and no program see an error, and afterwards the volume has all
 //! its copies again (invariant 34). Devices that were each used without the others are not joined
-//! until the user says which one counts (invariant 59).
+//! until the user says which one counts (invariant 44).
 
 use std::sync::{Arc, OnceLock};
 
@@ -53,7 +53,7 @@ fn each_device_loses_what_it_had_not_flushed() {
 }
 
 /// A volume whose devices are added, removed and resized is whole after a crash at any time, while
-/// subvolumes are dropped in steps (invariants 18, 40 and 70).
+/// subvolumes are dropped in steps (invariants 18, 35 and 54).
 #[test]
 fn devices_are_added_and_removed() {
     let (mut states, mut changes) = (0, 0);
@@ -160,7 +160,7 @@ fn a_lost_superblock_that_is_taken_for_another_writers_ends_the_history() {
     assert!((1..=24).any(|seed| is_noticed(&seed)));
 }
 
-/// Without epochs, nothing shows that devices were used apart (invariant 59).
+/// Without epochs, nothing shows that devices were used apart (invariant 44).
 #[test]
 fn devices_that_were_used_apart_are_joined_without_epochs() {
     let joined = |seed: &u64| {

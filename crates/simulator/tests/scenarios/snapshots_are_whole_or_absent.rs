@@ -71,7 +71,7 @@ fn a_reset_that_leaves_nothing_in_between_is_noticed() {
     assert!(is_noticed(CommitFault::ResetInTwoSteps, 3));
 }
 
-/// This is invariant 66.
+/// This is invariant 50.
 #[test]
 fn subvolumes_that_are_dropped_while_they_are_open_are_noticed() {
     assert!(is_noticed(CommitFault::ReleaseOpen, 3));

@@ -1,5 +1,5 @@
 //! A writer of an export that is stopped with requests in its queues, and taken for dead,
-//! overwrites nothing of the next writer (invariants 12 and 71).
+//! overwrites nothing of the next writer (invariants 12 and 55).
 
 use ubtrfs_simulator::takeover::{Ended, run};
 use ubtrfs_testkit::seeds::soaks;

@@ -1,5 +1,5 @@
 //! Each device of a mirrored volume was written without the other one, by ubtrfs or by the kernel.
-//! ubtrfs does not join them until the user says which one counts (invariant 59).
+//! ubtrfs does not join them until the user says which one counts (invariant 44).
 
 use std::path::{Path, PathBuf};
 

@@ -1,6 +1,6 @@
 //! ubtrfs and the kernel use a mirrored volume in turn; ubtrfs also without a device, which comes
 //! back, and until it is killed. What was fsynced stays, and the kernel has no complaint
-//! (invariants 34 and 59).
+//! (invariants 34 and 44).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -123,7 +123,7 @@ fn check(fs: Arc<Filesystem>, path: &Path) -> Arc<Filesystem> {
     image::open(path, options())
 }
 
-/// Everything is found at its new address, and shared as before (invariant 40).
+/// Everything is found at its new address, and shared as before (invariant 35).
 #[test]
 fn extents_that_snapshots_share_are_shared_at_their_new_addresses() {
     let dir = scratch_dir();
@@ -196,7 +196,7 @@ fn emptying_can_be_stopped_between_any_two_steps() {
     drop(check(fs, &path));
 }
 
-/// A copy does not change (invariant 41): files are written, cloned, fsynced and snapshotted while
+/// A copy does not change (invariant 36): files are written, cloned, fsynced and snapshotted while
 /// their extents move.
 #[test]
 fn block_groups_are_emptied_while_files_are_in_use() {

@@ -1,6 +1,6 @@
 //! A process that has something of a subvolume open when it is deleted goes on using it, as with
 //! the kernel's driver. When all is closed, the space is freed. A crash leaves nothing of the
-//! subvolume. A commit either merges into its tree or drops it (invariant 66).
+//! subvolume. A commit either merges into its tree or drops it (invariant 50).
 
 use std::fs::File;
 use std::io;

@@ -424,7 +424,7 @@ fn crashes_again(devices: &[Arc<PoweredDevice>], after: u64, lost: [u32; 2], wha
     assert_holds(&fs, "last", 9, 1 << 20);
 }
 
-/// In the commit that crashed, the new device has taken the number of the old one (invariant 70).
+/// In the commit that crashed, the new device has taken the number of the old one (invariant 54).
 #[test]
 fn a_crash_in_the_end_of_a_replacement_and_one_of_the_next_mount_leave_a_volume() {
     for source in (1..=3).map(DeviceId) {

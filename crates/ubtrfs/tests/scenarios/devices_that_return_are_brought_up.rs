@@ -315,7 +315,7 @@ fn a_device_is_brought_up_from_where_the_mount_before_had_come_to() {
 }
 
 /// Whatever happens between two mounts that bring up a device, data that it misses in between is
-/// not mistaken for data that it has already got (invariant 60).
+/// not mistaken for data that it has already got (invariant 45).
 #[test]
 fn writes_that_a_device_misses_while_it_is_brought_up_are_brought_up_too() {
     let all: u64 = MISSED.iter().map(|(_, len)| *len as u64).sum();
@@ -448,7 +448,7 @@ fn a_damaged_superblock_is_a_fault_though_the_other_device_lags() {
 }
 
 /// A device that mount after mount leaves out has none of the epochs that these begin, and the
-/// epoch that it has is not forgotten (invariant 59).
+/// epoch that it has is not forgotten (invariant 44).
 #[test]
 fn however_many_mounts_leave_a_device_out_it_is_brought_up() {
     const MOUNTS: u64 = 15;
@@ -500,7 +500,7 @@ fn a_device_that_was_left_out_is_not_current_where_another_one_is_missing() {
 }
 
 /// What a device has got since it was brought up counts, though earlier mounts had left it out
-/// (invariant 59).
+/// (invariant 44).
 #[test]
 fn halves_that_were_one_again_are_not_joined_when_they_are_written_apart() {
     let devices = pair();

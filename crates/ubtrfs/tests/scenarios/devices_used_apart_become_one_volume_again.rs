@@ -1,6 +1,6 @@
 //! Each of two mirrored devices was written without the other. They are not written together,
 //! however many commits each has, until the changes of one of them are given up (invariants 34 and
-//! 59). A device that was not written meanwhile only lags.
+//! 44). A device that was not written meanwhile only lags.
 
 use std::sync::Arc;
 

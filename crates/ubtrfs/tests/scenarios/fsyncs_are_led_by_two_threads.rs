@@ -85,7 +85,7 @@ fn fsyncs_during_a_log_write_share_the_next_one() {
     assert!(["first", "second", "third"].iter().all(|name| is_durable(&device, name)));
 }
 
-/// The thread that has to publish a log may come late, or never (invariant 49).
+/// The thread that has to publish a log may come late, or never (invariant 37).
 #[test]
 fn nobody_waits_for_a_leader_that_has_yet_to_come() {
     let (device, fs) = mounted();

@@ -1,6 +1,6 @@
 //! A subvolume that is being dropped shares nodes and data with others, and points to blocks that
 //! are already freed. The rest of it is moved as it is: a balance does not wait for a drop, and a
-//! drop that begins meanwhile does not make it fail (invariant 40).
+//! drop that begins meanwhile does not make it fail (invariant 35).
 
 use std::path::Path;
 use std::sync::Arc;

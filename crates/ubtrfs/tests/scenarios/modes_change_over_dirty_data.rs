@@ -1,5 +1,5 @@
 //! Accepted data can be committed, whatever options, flags and properties change meanwhile: the
-//! forms that dirty data may take are fixed when its metadata is reserved (invariant 50).
+//! forms that dirty data may take are fixed when its metadata is reserved (invariant 38).
 
 use std::sync::Arc;
 

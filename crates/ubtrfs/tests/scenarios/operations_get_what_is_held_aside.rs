@@ -1,5 +1,5 @@
 //! Space that is set aside while block groups are emptied is given to operations that would fail
-//! without it (invariant 58).
+//! without it (invariant 43).
 
 use std::cell::Cell;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The power of a machine with several devices fails again and again, also while it recovers from
 //! the last time. Each device loses any of the writes that it has not flushed. Nothing that was
 //! acknowledged is lost, the volume can be written to, and all blocks that the newest superblock
-//! refers to, which the kernel uses, are there (invariant 70). This also holds while devices are
+//! refers to, which the kernel uses, are there (invariant 54). This also holds while devices are
 //! added, removed, replaced and resized.
 
 use std::collections::BTreeMap;

@@ -113,7 +113,7 @@ fn crashes(old: &[OverlayDevice], after: u64, lost: u32) -> bool {
     let is_blank =
         matches!(open(vec![with[old.len()].clone()]), Err(ubtrfs::Error::Volume(ubtrfs_volume::Error::NotBtrfs)));
     if !is_blank {
-        // A device that is left out belongs to no volume any more (invariant 70).
+        // A device that is left out belongs to no volume any more (invariant 54).
         let number = open_all(&with, "with the new device");
         open_all(&with[..number], "once more");
     }

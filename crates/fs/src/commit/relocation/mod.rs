@@ -1,4 +1,4 @@
-//! Moving extents and nodes to other addresses (invariant 40).
+//! Moving extents and nodes to other addresses (invariant 35).
 //!
 //! A node of the trees is never changed in place, and snapshots share nodes. To move something,
 //! each node that points to it is written again, once, with the new address. So such a node moves,

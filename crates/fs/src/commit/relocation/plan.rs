@@ -208,7 +208,7 @@ impl RelocationPlan {
         let nodes = self.nodes.iter().map(|(at, node)| (at, &node.refs));
         for (at, refs) in nodes.chain(self.data.iter().map(|(at, data)| (at, &data.refs))) {
             if found.get(at).copied().unwrap_or(0) != refs.item.refs {
-                // By invariant 40 nothing may go on pointing to the old address.
+                // By invariant 35 nothing may go on pointing to the old address.
                 return Err(refs.inconsistent("it has more or fewer references than its item says"));
             }
         }
