@@ -1,4 +1,4 @@
-//! What is wrong with a volume, and what to do about it, where that is known.
+//! Says what is wrong with a volume, and what to do about it, where that is known.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use crate::other_contents::instead_of_btrfs;
 use crate::remedy::{OF_DAMAGE, about_device};
 use crate::show;
 
-/// What is wrong with the volume in this part of the devices, and what to do about it.
+/// Describes what is wrong with the volume in this part of the devices, and what to do about it.
 pub fn about_volume_within(paths: &[PathBuf], window: Window, error: &Error) -> Failure {
     let advice = match (error, paths) {
         (Error::PrimarySuperblock { .. }, _) => Some(format!(
@@ -22,7 +22,7 @@ pub fn about_volume_within(paths: &[PathBuf], window: Window, error: &Error) -> 
             window.as_options(),
             window.as_mount_options()
         )),
-        // What is at the start of the device says nothing of a part of it.
+        // The start of the whole device does not describe the contents of one part of it.
         (Error::NotBtrfs, [path]) if window.is_whole() => {
             instead_of_btrfs(path, window.of_mount).map(|instead| format!("; {instead}"))
         }
@@ -48,7 +48,7 @@ pub fn about_volume_within(paths: &[PathBuf], window: Window, error: &Error) -> 
         _ => None,
     };
     let about = match error {
-        // Whose superblock it is the error does not say.
+        // These errors do not name the device whose superblock is meant.
         Error::PrimarySuperblock { .. } | Error::Superblock(_) | Error::NotBtrfs => {
             match &*without_superblock(paths, window) {
                 [path, others @ ..] => {
@@ -62,20 +62,21 @@ pub fn about_volume_within(paths: &[PathBuf], window: Window, error: &Error) -> 
     about.map_sentence(|sentence| sentence + &advice.unwrap_or_default())
 }
 
-/// Those of several devices that have no good primary superblock.
+/// Returns those of several devices that have no good primary superblock.
 fn without_superblock(paths: &[PathBuf], window: Window) -> Vec<&PathBuf> {
     let is_without =
         |path: &&PathBuf| part_to_look_at(path, window).is_some_and(|device| !Volume::has_primary_superblock(&*device));
     paths.iter().filter(is_without).collect()
 }
 
-/// The end of a sentence that says so of another device.
+/// Returns the end of a sentence which says that other devices lack a good superblock, too.
 fn nor_on(others: &[&PathBuf]) -> String {
     let others: Vec<String> = others.iter().map(|path| path.display().to_string()).collect();
     if others.is_empty() { String::new() } else { format!("; nor is there a good one on {}", others.join(", ")) }
 }
 
-/// Where devices are that were written without each other, since when, and the ways out.
+/// Describes two groups of devices that were written without each other: where they are, since when
+/// they are apart, and the commands that make one group current.
 fn about_halves(halves: &[Half; 2], paths: &[PathBuf], window: Window) -> String {
     let describe = |half: &Half| {
         let is_it = |path: &&PathBuf| superblock_on(path, window).is_some_and(|own| own.dev_item.devid == half.devid);
@@ -96,7 +97,8 @@ fn about_halves(halves: &[Half; 2], paths: &[PathBuf], window: Window) -> String
     )
 }
 
-/// The devices whose superblock is meant, and their volumes, as the end of a sentence.
+/// Returns the end of a sentence that names the devices whose superblock is meant, each with its
+/// volume.
 fn those(paths: &[PathBuf], window: Window, is_meant: impl Fn(&Superblock) -> bool) -> String {
     let describe = |path: &PathBuf| {
         let superblock = superblock_on(path, window).filter(|superblock| is_meant(superblock))?;
@@ -106,10 +108,10 @@ fn those(paths: &[PathBuf], window: Window, is_meant: impl Fn(&Superblock) -> bo
     format!(" ({})", all.join(", "))
 }
 
-/// What is wrong with the volume on these devices.
+/// Describes what is wrong with the volume on these devices.
 pub fn about_volume(paths: &[PathBuf], error: &Error) -> Failure {
     match (paths, error) {
-        // These name the device themselves.
+        // These errors name the device themselves.
         (_, Error::Open { .. } | Error::Held { .. } | Error::Attached { .. } | Error::NotADevice { .. }) | ([], _) => {
             about_device(error)
         }

@@ -1,4 +1,4 @@
-//! `ubtrfs device add`: devices that a volume gets.
+//! `ubtrfs device add`: adds devices to a volume.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub fn run(arguments: &DeviceAdd) -> Result<()> {
     })
 }
 
-/// An error if one device is given twice, whatever it is called.
+/// Returns an error if one device is given twice, even by different names.
 fn refuse_twice(new: &[PathBuf]) -> Result<()> {
     let mut known = BTreeSet::new();
     let mut is_new = |path: &&PathBuf| known.insert(std::fs::canonicalize(path).unwrap_or_else(|_| (*path).clone()));

@@ -1,5 +1,5 @@
-//! What to do about an error of the library, which knows no commands and no options: the end of a
-//! sentence.
+//! Says what to do about an error of the libraries, which know no commands and no options. The
+//! advice is the end of a sentence.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -11,7 +11,7 @@ use ubtrfs_fuse::NoRing;
 use ubtrfs_image::Obstacle;
 use ubtrfs_volume::{PartitionFault, User};
 
-/// What to do about an error, by its kind or that of one of its causes.
+/// Returns what to do about an error, by the kind of the error or of one of its causes.
 pub fn about(error: &(dyn Error + 'static)) -> Option<Cow<'static, str>> {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -24,7 +24,8 @@ pub fn about(error: &(dyn Error + 'static)) -> Option<Cow<'static, str>> {
     None
 }
 
-/// The same by the error itself, and by the one that it only wraps: that one is no cause of it.
+/// Returns the advice for this error alone, or for the error that it only wraps: a wrapped error is
+/// not among the causes ([`Error::source`]).
 fn about_one(error: &(dyn Error + 'static)) -> Option<Cow<'static, str>> {
     if let Some(error) = error.downcast_ref() {
         return about_engine(error);

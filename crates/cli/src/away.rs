@@ -1,10 +1,11 @@
-//! Devices that are named for a volume, and are away or hold nothing of it: without `degraded` each
-//! of them is named; with it the volume does without them, and nothing is written to them.
+//! Devices that are named for a volume, but are away or hold nothing of it. Without `degraded` each
+//! of them is reported as an error. With `degraded` the volume does without them, and nothing is
+//! written to them.
 //!
-//! What is on the devices is looked at before any is opened for writing. Which volume is meant the
-//! first device says, as for the kernel's driver; where that one has no superblock that is good,
-//! all others have to agree. Somebody else's use of a device, and a lack of permission, are no
-//! reasons to do without it: it would be written to by others, or become too old, without need.
+//! All devices are examined before any is opened for writing. The first device says which volume is
+//! meant, as for the kernel's driver; if the first one has no good superblock, all others have to
+//! agree. A device that somebody else uses, or that we have no permission for, is not left out:
+//! others would write to it, or it would become outdated, without need.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -19,12 +20,12 @@ use crate::failure::{Failure, Result};
 use crate::looking::{NotOpened, find_part, is_of_seed, look, superblock_on, within};
 use crate::show::harmless;
 
-/// Which of the named devices are used.
+/// The devices that are used, and those that are not.
 #[derive(Debug)]
 pub struct Chosen {
-    /// Those that are used, in their order.
+    /// The devices that are used, in their order.
     pub paths: Vec<PathBuf>,
-    /// The others, and why.
+    /// The other devices, and why they are not used.
     pub left_out: Vec<LeftOut>,
 }
 
@@ -43,24 +44,24 @@ impl LeftOut {
         Self { path: path.to_owned(), why: sentence.strip_prefix(&about).unwrap_or(sentence).to_owned() }
     }
 
-    /// Says so in the log of a server.
+    /// Reports the device in the log of a server.
     pub fn warn(&self) {
         tracing::warn!("{} is left out: {}", self.path.display(), self.why);
     }
 
-    /// Says so on the standard error stream.
+    /// Reports the device on the standard error stream.
     pub fn say(&self) {
         let _ = writeln!(io::stderr(), "ubtrfs: {} is left out: {}", self.path.display(), harmless(&self.why));
     }
 }
 
-/// What a look at a device has shown.
+/// What an examination of a device has shown.
 enum Seen {
     /// A superblock by which a volume can be opened.
     Superblock(Box<Superblock>),
-    /// Nothing that a volume can be opened by.
+    /// It holds nothing by which a volume can be opened.
     Unusable(Failure),
-    /// It was not opened, and opening it says why.
+    /// It could not be opened here; the error is reported when it is opened for use.
     Unknown,
 }
 
@@ -105,20 +106,20 @@ pub fn choose(paths: &[PathBuf], window: Window, mode: OpenMode, timeout: Option
     if chosen.paths.is_empty() { Err(all_of(&failures)) } else { Ok(chosen) }
 }
 
-/// The ids of a volume: those that users see, and those that its blocks carry.
+/// Returns the ids of a volume: the one that users see, and the one that its blocks carry.
 fn id(superblock: &Superblock) -> (Uuid, Uuid) {
     (superblock.fsid, superblock.metadata_fsid())
 }
 
-/// The volume that is meant; `None` if no device tells.
+/// Returns the ids of the volume that is meant; `None` if no device shows them.
 fn meant(paths: &[PathBuf], window: Window, seen: &[Seen]) -> Result<Option<(Uuid, Uuid)>> {
     let all = || seen.iter().filter_map(Seen::superblock);
     let own = || all().filter(|found| !is_of_seed(found));
     let first = seen.first().and_then(Seen::superblock).filter(|first| !is_of_seed(first));
     let Some(meant) = first.or_else(|| own().next()) else { return Ok(all().next().map(id)) };
     let Some(other) = own().find(|other| id(other) != id(meant)) else { return Ok(Some(id(meant))) };
-    // One of another volume may be there in the place of one that is lacking. Where none is lacking
-    // it is this volume that may not be meant.
+    // If a device of the volume is missing, a device of another volume may stand in its place. If
+    // none is missing, the user may have meant the other volume.
     let there = all().filter(|found| is_of_seed(found) || id(found) == id(meant)).count() as u64;
     let newest = own().filter(|found| id(found) == id(meant)).max_by_key(|found| found.generation);
     if first.is_none() || newest.is_some_and(|newest| newest.num_devices <= there) {
@@ -134,7 +135,7 @@ fn look_at(path: &Path, window: Window, options: OpenOptions, timeout: Option<Du
     match looked {
         Ok(device) => match Volume::superblock_to_open(&*device, options) {
             Ok(superblock) => Seen::Superblock(Box::new(superblock)),
-            // That nothing is on it is no reason to advise that something else be put there.
+            // A device without btrfs is no reason to advise that something else be done with it.
             Err(error @ Error::NotBtrfs) => Seen::Unusable(Failure::about(path.display(), &error)),
             Err(error) => Seen::Unusable(about_volume_within(&[path.to_owned()], window, &error)),
         },
@@ -143,7 +144,7 @@ fn look_at(path: &Path, window: Window, options: OpenOptions, timeout: Option<Du
     }
 }
 
-/// Looks at all of them at the same time: several servers may be waited for.
+/// Looks at all of them at the same time, since several servers may take long to answer.
 fn look_at_all<T: Send>(paths: &[PathBuf], look_at: impl Fn(&Path) -> T + Sync) -> Vec<T> {
     let look_at = &look_at;
     std::thread::scope(|scope| {
@@ -153,15 +154,15 @@ fn look_at_all<T: Send>(paths: &[PathBuf], look_at: impl Fn(&Path) -> T + Sync) 
             .collect();
         let ended = looking.into_iter().map(|(path, thread)| match thread {
             Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-            // There is no thread for it.
+            // No thread could be started for it.
             Err(_) => look_at(path),
         });
         ended.collect()
     })
 }
 
-/// How each of the devices is opened for this: those of seeds for reading only, if the volume was
-/// made from them.
+/// Returns the mode in which each of the devices is opened: devices of seeds are only read, if the
+/// volume was made from them.
 pub fn modes_of(paths: &[PathBuf], window: Window, mode: OpenMode) -> Vec<OpenMode> {
     if mode == OpenMode::ReadOnly || paths.len() < 2 {
         return vec![mode; paths.len()];
@@ -171,13 +172,13 @@ pub fn modes_of(paths: &[PathBuf], window: Window, mode: OpenMode) -> Vec<OpenMo
     seeds.into_iter().map(|is_seed| if is_seed && is_made_from_them { OpenMode::ReadOnly } else { mode }).collect()
 }
 
-/// What to say where nothing can be done because of them.
+/// Describes the devices that were left out, for a command that can do nothing because of them.
 pub fn about_left_out(left_out: &[LeftOut]) -> Failure {
     let said: Vec<String> = left_out.iter().map(|one| format!("{}: {}", one.path.display(), one.why)).collect();
     Failure::new(said.join("\n"))
 }
 
-/// Opens each of these devices by its mode. Of those that are away each is named.
+/// Opens each of these devices in its mode. If some are away, the error names each of them.
 pub fn open_each<T>(
     paths: &[PathBuf],
     modes: &[OpenMode],
@@ -194,7 +195,7 @@ pub fn open_each<T>(
     if away.is_empty() { Ok(opened) } else { Err(NotOpened::Away(all_of(&away))) }
 }
 
-/// One failure that says what all of these say.
+/// Returns one failure with the sentences of all of these.
 pub fn all_of(failures: &[Failure]) -> Failure {
     let said: Vec<String> = failures.iter().map(|failure| failure.sentence().to_owned()).collect();
     Failure::new(said.join("\n"))

@@ -12,7 +12,7 @@ use crate::place::Opening;
 use crate::report::Progress;
 use crate::volume_at::{VolumeAt, open};
 
-/// How far a balance is.
+/// How far a balance has come.
 #[derive(Debug, Serialize)]
 struct Shown {
     state: &'static str,
@@ -38,7 +38,7 @@ pub fn run(arguments: &BalanceArguments) -> Result<()> {
     }
 }
 
-/// Begins or goes on, and shows how far it is until it is done.
+/// Begins a balance or resumes one, and shows how far it has come until it is done.
 fn run_one(place: &BalancePlace, balance: &BalanceItem, how: How) -> Result<()> {
     let line = Progress::new();
     let show = |progress: BalanceProgress| line.say(Shown::of("running", progress).as_text().trim_end());
@@ -66,7 +66,7 @@ impl Shown {
     }
 }
 
-/// The balance that the arguments describe.
+/// Returns the balance that the arguments describe.
 fn wanted(start: &Start) -> BalanceItem {
     let all = start.data.is_none() && start.metadata.is_none() && start.system.is_none();
     let with = |filters: Option<Filters>| if all { Some(Filters::default()) } else { filters };
@@ -85,7 +85,7 @@ fn wanted(start: &Start) -> BalanceItem {
     }
 }
 
-/// Does something to the volume, which may change it.
+/// Opens the volume, for changes in the background, and calls `act` on it.
 fn on<T>(place: &BalancePlace, act: impl FnOnce(&dyn VolumeAt) -> Result<T>) -> Result<T> {
     let named = open(&place.place, &place.image, Opening::WRITING_IN_BACKGROUND)?;
     named.change_in_steps(|volume, _| act(volume))

@@ -1,5 +1,5 @@
-//! `ubtrfs ls`, `stat` and `cat`: looking into a volume without mounting it, and without writing
-//! one byte.
+//! `ubtrfs ls`, `stat` and `cat`: they look into a volume without mounting it, and without writing
+//! a byte.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -24,16 +24,16 @@ use crate::path::{AtEnd, failure, find};
 use crate::place::Place;
 use crate::show;
 
-/// Bytes that are read at once.
+/// Bytes that are read at a time.
 const CHUNK: usize = 1 << 20;
-/// Entries that are listed at once.
+/// Entries that are listed at a time.
 const BATCH: usize = 1024;
 
 /// A volume opened for reading, and the path in it.
 struct Opened {
     fs: Arc<Filesystem>,
     path: Vec<u8>,
-    /// What keeps others from writing to the devices.
+    /// Claims that keep others from writing to the devices.
     _claims: Vec<File>,
 }
 
@@ -124,7 +124,7 @@ pub fn stat(arguments: &Stat) -> Result<()> {
     say(&text)
 }
 
-/// A file with its extended attributes, for programs.
+/// Describes a file with its extended attributes, for programs.
 fn described(fs: &Filesystem, path: &[u8], attributes: &Attributes) -> ubtrfs::Result<Value> {
     let is_link = attributes.file_type == FileType::Symlink;
     let target = if is_link { Some(fs.files().read_link(attributes.id)?) } else { None };
@@ -192,7 +192,7 @@ impl Listing<'_> {
         let mut seen = std::collections::HashSet::new();
         let mut first = true;
         while let Some((linked, id)) = waiting.pop() {
-            // A damaged volume may have a directory in itself.
+            // A directory of a damaged volume may contain itself.
             if !seen.insert(id) {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! `ubtrfs check`: all structures and data of a volume that is not mounted.
+//! `ubtrfs check`: checks all structures and data of a volume that is not mounted.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
@@ -22,9 +22,9 @@ use crate::size::show_size;
 pub const FAULTY: u8 = 1;
 /// The exit status of a check that could not be made.
 const NOT_CHECKED: u8 = 2;
-/// Faults of one kind that the text shows.
+/// How many faults of one kind the text shows.
 const MAX_OF_A_KIND: usize = 10;
-/// Faults that are kept for a repair: all must be known before anything is changed.
+/// How many faults are kept for a repair, which must know all faults before it changes anything.
 const KEPT_TO_REPAIR: usize = 100_000;
 
 /// `ubtrfs check`
@@ -57,11 +57,12 @@ struct Checked {
     has_only_copies: bool,
 }
 
-/// Checks the volume, keeping so many faults.
+/// Checks the volume, and keeps up to `keep` faults.
 fn report_on(arguments: &args::Check, keep: usize) -> Result<Checked> {
     let reading =
         open_for_reading(&arguments.devices, arguments.window).map_err(|failure| failure.with_status(NOT_CHECKED))?;
-    // Another one of the volume says what to expect.
+    // If one of the named devices has no superblock and another one has, the volume is known, and
+    // the device without one is an error.
     let is_without =
         |index: usize| reading.devices.get(index).is_some_and(|device| Volume::is_without_superblock(&**device));
     let named = 0..arguments.devices.len();
@@ -91,7 +92,7 @@ fn report_on(arguments: &args::Check, keep: usize) -> Result<Checked> {
     Ok(Checked { report, has_only_copies })
 }
 
-/// Says what was found.
+/// Prints what was found.
 fn show(arguments: &args::Check, Checked { report, has_only_copies }: &Checked) -> Result<()> {
     let mut text = if arguments.json { as_json(report)? } else { as_text(report) };
     if *has_only_copies && !arguments.json {
@@ -102,7 +103,7 @@ fn show(arguments: &args::Check, Checked { report, has_only_copies }: &Checked) 
     if report.is_clean() {
         return said;
     }
-    // Whether or not all of it was read, there are faults.
+    // Faults were found, even if the reader closed the output before it had read all of it.
     said.or_else(|failure| if matches!(failure, Failure::OutputClosed) { Ok(()) } else { Err(failure) })?;
     Err(Failure::Said(FAULTY))
 }
@@ -111,7 +112,8 @@ fn say(text: &str) -> Result<()> {
     output::say(text).map_err(|failure| failure.with_status(NOT_CHECKED))
 }
 
-/// Sound volumes of several devices are full of it: mkfs.btrfs leaves it behind there.
+/// Whether a warning is about stale free space. `mkfs.btrfs` leaves such remains on sound volumes
+/// of several devices.
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "a filter of references")]
 fn is_left_by_mkfs(warning: &&Fault) -> bool {
     matches!(warning.kind, FaultKind::FreeSpaceStale)
@@ -132,7 +134,7 @@ fn as_text(report: &Report) -> String {
         (count > kept as u64).then(|| format!("… and {} more {what}", count - kept as u64))
     };
     lines.extend(more(report.fault_count, report.faults.len(), "faults"));
-    // Programs get the rest by --json.
+    // The text omits these warnings; programs get them by `--json`.
     let reported = report.warnings.iter().filter(|warning| !is_left_by_mkfs(warning));
     lines.extend(shown(reported, "warning"));
     lines.extend(more(report.warning_count, report.warnings.len(), "warnings"));
@@ -168,8 +170,8 @@ fn as_text(report: &Report) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Faults, a line for each; of one kind no more than [`MAX_OF_A_KIND`], and one for all others.
-/// They mostly have one cause.
+/// Returns a line for each fault, but for no more than [`MAX_OF_A_KIND`] of one kind, and one line
+/// for the rest of the kind: faults of one kind mostly have one cause.
 fn shown<'a>(faults: impl Iterator<Item = &'a Fault>, what: &str) -> Vec<String> {
     let mut kinds: Vec<(Discriminant<FaultKind>, Vec<&Fault>)> = Vec::new();
     for fault in faults {

@@ -13,19 +13,19 @@ use crate::trees::Trees;
 /// A commit, by a root of its root tree.
 pub struct Commit {
     pub candidate: Candidate,
-    /// When a subvolume was last changed, if one can be read.
+    /// When a subvolume was last changed, if a root item can be read.
     pub time: Option<Timespec>,
     /// Nodes of the root tree that can't be read.
     pub unread: usize,
 }
 
 impl Commit {
-    /// Its number.
+    /// The generation of the commit.
     pub fn generation(&self) -> u64 {
         self.candidate.superblock.generation.0
     }
 
-    /// Looks at the root tree. `None` if that is none, but a part of one.
+    /// Examines the root tree. Returns `None` if the candidate is not the root of a whole tree.
     fn of(candidate: Candidate, trees: &Trees) -> Option<Self> {
         let superblock = &candidate.superblock;
         let tree = trees.tree(Root {
@@ -56,8 +56,8 @@ impl Commit {
             }
             Walk::Descend
         });
-        // The highest node that was found of a commit may have lost one above it. A whole tree has
-        // these at its ends.
+        // The scan takes the highest node that it finds of a commit, but the node above that may be
+        // lost. The leaves of a whole root tree begin and end with these trees.
         let begins = first.is_some_and(|key| key.objectid <= TreeId::EXTENT.0);
         let ends = last.is_some_and(|key| key.objectid >= TreeId::DATA_RELOC.0);
         let is_part = candidate.origin == Origin::Scan && !(begins && (ends || unread > 0));
@@ -65,8 +65,8 @@ impl Commit {
     }
 }
 
-/// All commits, newest first; of one commit the root that a superblock refers to comes first.
-/// Nothing if no superblock leads anywhere.
+/// Returns all commits, newest first; among the roots of one commit, one that a superblock refers
+/// to comes first. Returns nothing if no superblock refers to a volume that can be opened.
 pub fn all(devices: &[Arc<dyn Device>]) -> Vec<Commit> {
     let mut candidates = Volume::candidates(devices);
     let opened = candidates.iter().find_map(|one| Volume::open_candidate(devices.to_vec(), one).ok());
@@ -82,8 +82,8 @@ pub fn all(devices: &[Arc<dyn Device>]) -> Vec<Commit> {
     candidates.into_iter().filter_map(|candidate| Commit::of(candidate, &trees)).collect()
 }
 
-/// The roots of the commit with this number. Only if no superblock refers to one, they are looked
-/// for.
+/// Returns the roots of the commit with this generation. Searches the devices only if no superblock
+/// refers to such a root.
 pub fn with_generation(devices: &[Arc<dyn Device>], generation: u64) -> Vec<Candidate> {
     let mut known = Volume::candidates(devices);
     known.retain(|candidate| candidate.superblock.generation.0 == generation);

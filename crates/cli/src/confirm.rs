@@ -1,4 +1,4 @@
-//! Asking before something is changed that can't be had back.
+//! Asks the user before something is changed that cannot be undone.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::PathBuf;
@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use crate::args::Window;
 use crate::failure::{Failure, Result};
 
-/// Asks for confirmation. Fails unless the answer is yes; without a terminal the error has the
-/// `command` that does it without a question, for this part of the devices.
+/// Asks for confirmation. Fails unless the answer is yes. Without a terminal it fails with an error
+/// that gives the `command` which does the same without a question, for this part of the devices.
 pub fn confirm(question: &str, command: &str, paths: &[PathBuf], window: Window) -> Result<()> {
     if !io::stdin().is_terminal() {
         let devices: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();

@@ -1,5 +1,5 @@
 //! Communication with the server of a mount: `ubtrfs sync`, and the requests of `stats` and
-//! `umount`. To some mounts they go as another user (invariant 53).
+//! `umount`. Some mounts get the requests from another user (invariant 53).
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -26,15 +26,15 @@ use crate::mount_table::{self, Mounted};
 use crate::process;
 use crate::remedy::{NO_SERVER, about_dead_mount};
 
-/// Room for statistics.
+/// The size of the buffer for statistics, in bytes.
 const ROOM: usize = 64 << 10;
-/// What [`answer_as`] is asked for.
+/// The requests that [`answer_as`] serves.
 const SYNC: &str = "sync";
 const STATISTICS: &str = "stats";
 
 type Done<T> = std::result::Result<T, Errno>;
 
-/// The limit for the kernel's writeback.
+/// How long the kernel's writeback is waited for.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long root waits for the server of another user's mount.
@@ -48,7 +48,7 @@ pub fn sync(arguments: &args::Directory) -> Result<()> {
     if let Ok(open) = rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()) {
         rustix::fs::syncfs(&open).map_err(|errno| failure(path, errno))?;
         let found = rustix::fs::statx(&open, "", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
-        // A number without a block device: the type is `fuse`.
+        // A device number without a block device means that the mount has the type `fuse`.
         if let Ok(found) = found
             && found.stx_dev_major == 0
         {
@@ -58,7 +58,7 @@ pub fn sync(arguments: &args::Directory) -> Result<()> {
     sync_mount(path).map_err(|errno| failure(path, errno))
 }
 
-/// The statistics of the server of the mount at `path`, as JSON.
+/// Returns the statistics of the server of the mount at `path`, as JSON.
 pub fn statistics(path: &Path) -> Done<Vec<u8>> {
     let mut answer = vec![0; ROOM];
     match rustix::fs::getxattr(path, STATS, &mut answer[..]) {
@@ -71,33 +71,33 @@ pub fn statistics(path: &Path) -> Done<Vec<u8>> {
     }
 }
 
-/// The same, parsed.
+/// Returns the statistics of the server of the mount at `path`, parsed.
 pub fn report(path: &Path) -> Done<Report> {
     serde_json::from_slice(&statistics(path)?).map_err(|_| Errno::PROTO)
 }
 
-/// Has the server of the mount at `path`, which the kernel has made read-only, stop all writing
-/// once what was changed is durable.
+/// Has the server of the mount at `path`, which the kernel has made read-only, commit what was
+/// changed and then stop all writing.
 pub fn stop_writing(path: &Path) -> Done<()> {
     command(path, |mount| mount.change_mount("ro"))
 }
 
-/// Whether the server of the mount at `path` would do what a remount takes.
+/// Returns `Ok` if the server of the mount at `path` would do its part of a remount.
 pub fn may_remount(path: &Path) -> Done<()> {
     command(path, |mount| mount.change_mount(""))
 }
 
-/// Has the server write again.
+/// Has the server allow writing again.
 pub fn write_again(path: &Path) -> Done<()> {
     command(path, |mount| mount.change_mount("rw"))
 }
 
-/// Has the server write data as a mount option says.
+/// Has the server write data as this mount option says.
 pub fn change(path: &Path, option: &str) -> Done<()> {
     command(path, |mount| mount.change_mount(option))
 }
 
-/// Tells the server of the mount at `path` that its connection is about to be aborted.
+/// Announces to the server of the mount at `path` that its connection will be aborted.
 pub fn expect_force(path: &Path) -> Done<()> {
     command(path, OpenFile::expect_force)
 }
@@ -110,7 +110,7 @@ pub fn sync_mount(path: &Path) -> Done<()> {
     }
 }
 
-/// Sends the server of a mount what only root, or who has mounted it, may ask for.
+/// Sends the server of a mount a request that only root, or the user who mounted it, may make.
 fn command(path: &Path, send: impl Fn(&OpenFile) -> Done<()> + Send + Sync) -> Done<()> {
     let send = || OpenFile::open_file(path).and_then(|mount| send(&mount));
     match send() {
@@ -119,7 +119,7 @@ fn command(path: &Path, send: impl Fn(&OpenFile) -> Done<()> + Send + Sync) -> D
     }
 }
 
-/// The user and the group of another user's mount.
+/// Returns the user and the group of another user's mount.
 fn owner(path: &Path) -> Option<(u32, u32)> {
     let path = mount_table::resolve(path).ok()?;
     match mount_table::mounted_on(&path).ok()?? {
@@ -128,8 +128,8 @@ fn owner(path: &Path) -> Option<(u32, u32)> {
     }
 }
 
-/// Sends a request that needs `CAP_SYS_ADMIN` to a mount that not even root may access: with the
-/// owner's ids, and with that capability. Linux keeps these for each thread.
+/// Sends a request that needs `CAP_SYS_ADMIN` to a mount that not even root may access: a thread
+/// sends it with the owner's ids and that capability. Linux keeps both for each thread.
 fn with_power(path: &Path, send: impl FnOnce() -> Done<()> + Send) -> Done<()> {
     let (user, group) = owner(path).ok_or(Errno::ACCESS)?;
     let send = || {
@@ -146,8 +146,8 @@ fn with_power(path: &Path, send: impl FnOnce() -> Done<()> + Send) -> Done<()> {
     thread::scope(|scope| scope.spawn(send).join()).unwrap_or(Err(Errno::IO))
 }
 
-/// Without `allow_other` not even root may access another user's mount: has a child send the
-/// request as that user ([`answer_as`]).
+/// Has a child process send the request as the owner of the mount ([`answer_as`]). Without
+/// `allow_other` not even root may access another user's mount.
 fn ask_as_owner(path: &Path, name: &str) -> Done<Vec<u8>> {
     let (user, group) = owner(path).ok_or(Errno::ACCESS)?;
     let path = mount_table::resolve(path).map_err(|_| Errno::ACCESS)?;
@@ -156,7 +156,8 @@ fn ask_as_owner(path: &Path, name: &str) -> Done<Vec<u8>> {
     command.env_clear().current_dir("/").args(["ask-as", &format!("{user}:{group}"), name]);
     command.arg("--").arg(path).stdin(Stdio::null());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(|_| Errno::IO)?;
-    // Another user's server may be hostile. Only the child waits for it.
+    // Another user's server may be hostile, so only the child makes requests of it, and this
+    // process waits for a limited time.
     let deadline = Instant::now() + TIMEOUT_OF_OTHERS;
     let (out, err) = (read_apart(child.stdout.take()), read_apart(child.stderr.take()));
     let status = loop {
@@ -177,9 +178,9 @@ fn ask_as_owner(path: &Path, name: &str) -> Done<Vec<u8>> {
     }
 }
 
-/// `ubtrfs ask-as`, the child of [`ask_as_owner`]. It executes nothing more once it is that user's,
-/// so the kernel lets him neither trace it nor reach what root has given it (invariant 53); and it
-/// has left root's terminal.
+/// `ubtrfs ask-as`, the child of [`ask_as_owner`]. Once it has the user's ids it executes no
+/// program, so the kernel lets the user neither trace it nor reach what root has given it
+/// (invariant 53); and it has left root's terminal.
 pub fn answer_as(arguments: &args::AskAs) -> Result<()> {
     let path = &arguments.directory;
     become_user(arguments.owner).map_err(|errno| failure(path, errno))?;
@@ -191,22 +192,23 @@ pub fn answer_as(arguments: &args::AskAs) -> Result<()> {
     io::stdout().write_all(&answer).map_err(|error| Failure::about("the standard output", &error))
 }
 
-/// Gives this process, which has one thread, to a user and a group, for good.
+/// Changes the ids of this process, which has one thread, to those of a user and a group, for good.
 fn become_user((user, group): (u32, u32)) -> Done<()> {
-    // Otherwise one could type into the terminal of who has called root's command.
+    // Otherwise the user's process could type into the terminal of the caller, who is root.
     setsid()?;
     let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
     set_thread_groups(&[])?;
     set_thread_res_gid(group, group, group)?;
     set_thread_res_uid(user, user, user)?;
-    // The kernel has done so, unless it was set up otherwise (`fs.suid_dumpable`).
+    // The change of the ids has done so, unless the kernel is set up otherwise
+    // (`fs.suid_dumpable`).
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let is_left = dumpable_behavior()? == DumpableBehavior::NotDumpable && getuid() == user && geteuid() == user;
     assert!(is_left, "invariant 53: root's process would be another user's");
     Ok(())
 }
 
-/// Reads a child's output, as much of it as an answer may be, concurrently with it.
+/// Reads a child's output in a thread of its own, up to the size of an answer.
 fn read_apart(from: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     let (sender, receiver) = channel();
     thread::spawn(move || {
@@ -217,7 +219,7 @@ fn read_apart(from: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     receiver
 }
 
-/// Why the server at `path` doesn't answer.
+/// Describes why the server at `path` does not answer.
 pub fn failure(path: &Path, errno: Errno) -> Failure {
     let path = path.display();
     Failure::new(match errno {

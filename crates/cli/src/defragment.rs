@@ -22,7 +22,7 @@ pub fn run(arguments: &Defragment) -> Result<()> {
     })
 }
 
-/// How each file is defragmented, from its start.
+/// Returns how each file is defragmented, from its start.
 fn how(arguments: &Defragment) -> Defragmentation {
     let compression = match arguments.compress {
         Some(algorithm) => Recompression::With { algorithm, level: arguments.level.map(i32::from) },
@@ -38,7 +38,7 @@ fn how(arguments: &Defragment) -> Defragmentation {
     }
 }
 
-/// Defragments what is at a path.
+/// Defragments the file or directory at a path.
 fn one(arguments: &Defragment, volume: &dyn VolumeAt, path: &Path) -> Result<()> {
     let how = how(arguments);
     let name = path.as_os_str().as_bytes();
@@ -52,16 +52,16 @@ fn one(arguments: &Defragment, volume: &dyn VolumeAt, path: &Path) -> Result<()>
     }
 }
 
-/// A directory whose entries have their turn.
+/// A directory whose entries are being visited.
 struct Frame<'a> {
-    /// Where its path ends in that of what has its turn.
+    /// The length of its path within the path of the entry that is visited now.
     end: usize,
     left: std::vec::IntoIter<(Vec<u8>, BoxedNode<'a>)>,
 }
 
-/// Defragments the regular files below a directory that are in its subvolume. One that fails keeps
-/// no other from its turn. A directory that has another path, too, which only damaged volumes have,
-/// is passed over, as it may be within itself.
+/// Defragments the regular files below a directory that are in its subvolume. If one fails, the
+/// others are defragmented all the same. A directory with a second path, which only damaged volumes
+/// have, is passed over, since it may contain itself.
 fn all_below<'a>(
     arguments: &Defragment,
     how: &Defragmentation,
@@ -96,7 +96,7 @@ fn all_below<'a>(
         }
         Ok(true)
     };
-    // The next step, until there is none.
+    // Takes one step after another, until none is left.
     each(
         std::iter::from_fn(|| match step() {
             Ok(false) => None,

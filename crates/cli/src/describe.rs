@@ -1,4 +1,4 @@
-//! What an item says, in a line.
+//! Describes an item in one line.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use ubtrfs_format::{ItemType, Key, Logical, Result, Superblock, Uuid, objectid};
 
 use crate::show;
 
-/// The essentials of an item; what is malformed is said to be so, and shown as bytes.
+/// Returns the essentials of an item; a malformed item is marked as such and shown as bytes.
 pub fn item(key: &Key, data: &[u8], superblock: &Superblock) -> String {
     match known(key, data, superblock) {
         Ok(Some(text)) => text,

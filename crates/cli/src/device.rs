@@ -1,4 +1,4 @@
-//! Opening devices for the commands that don't mount.
+//! Opens devices for the commands that don't mount.
 
 use std::fs::File;
 use std::io;
@@ -21,40 +21,42 @@ use crate::members::{check_distinct, with_others};
 use crate::other_contents::overwritten;
 use crate::remedy::about_device;
 
-/// Claims a block device: while the result lives, it is not and can't be mounted.
+/// Claims a block device: it is not mounted, and nobody can mount it while the result lives.
 pub fn claim(path: &Path) -> Result<File> {
     ubtrfs_volume::claim(path).map_err(|error| about_device(&error))
 }
 
-/// Opens a device so that nobody else has this part of it.
+/// Opens a device so that nobody else can use this part of it.
 pub fn open_exclusively(path: &Path, mode: OpenMode, part: DevicePart) -> Result<Arc<dyn Device>> {
     open_part_exclusively(path, mode, part, None).map_err(|error| about_device(&error))
 }
 
-/// Devices, opened.
+/// Devices that were opened.
 pub struct Opened {
     /// The devices.
     pub devices: Vec<Arc<dyn Device>>,
-    /// Claims on those that aren't claimed by being open, to be kept as long as they are used.
+    /// Claims on the devices that are not claimed by being open; they are kept as long as the
+    /// devices are used.
     pub claims: Vec<File>,
-    /// What they are among the host's files.
+    /// What the devices are among the host's files.
     pub sources: Sources,
 }
 
-/// Devices that are looked at.
+/// Devices that are only examined.
 #[derive(Default)]
 pub struct Seen {
     pub paths: Vec<PathBuf>,
     pub devices: Vec<Arc<dyn Device>>,
 }
 
-/// The devices that are named, and what is found of the rest of their volume.
+/// Returns the devices that are named, and those of their volume that are found.
 pub fn all_of_volume(paths: &[PathBuf], window: Window) -> Result<Vec<PathBuf>> {
     if window.is_whole() { with_others(paths) } else { Ok(paths.to_vec()) }
 }
 
-/// The same for a mount with `degraded`, to which all that are named are to be passed on: those
-/// that are away don't keep the others from being found.
+/// Returns the named devices and those of their volume that are found, for a mount with `degraded`.
+/// All named devices are returned, since the mount reports those that are away; these don't keep
+/// the others from being found.
 pub fn all_that_is_there(paths: &[PathBuf], window: Window, timeout: Option<Duration>) -> Result<Vec<PathBuf>> {
     check_distinct(paths)?;
     if !window.is_whole() || !paths.iter().any(|path| is_block(path)) {
@@ -65,18 +67,20 @@ pub fn all_that_is_there(paths: &[PathBuf], window: Window, timeout: Option<Dura
     Ok([paths, &others].concat())
 }
 
-/// Opens devices for reading only, and refuses those that are mounted. What is found of the rest of
-/// their volume is opened, too.
+/// Opens devices for reading only, and refuses those that are mounted. Opens the other devices of
+/// their volume that are found, too.
 pub fn open_for_reading(paths: &[PathBuf], window: Window) -> Result<Opened> {
     open_all(&all_of_volume(paths, window)?, window, OpenMode::ReadOnly)
 }
 
-/// Opens devices for writing, and refuses those that are mounted; with the rest of their volume.
+/// Opens devices for writing, and refuses those that are mounted. Opens the other devices of their
+/// volume that are found, too.
 pub fn open_for_writing(paths: &[PathBuf], window: Window) -> Result<Opened> {
     open_all(&all_of_volume(paths, window)?, window, OpenMode::ReadWrite)
 }
 
-/// The same without those that are away or hold nothing of the volume: they are returned, too.
+/// Opens devices as [`open_for_writing`], but without those that are away or hold nothing of the
+/// volume: they are returned, too.
 pub fn open_what_is_there(paths: &[PathBuf], window: Window) -> Result<(Opened, Vec<LeftOut>)> {
     check_distinct(paths)?;
     let Chosen { paths, left_out } = choose(paths, window, OpenMode::ReadWrite, None)?;
@@ -89,7 +93,7 @@ fn open_all(paths: &[PathBuf], window: Window, mode: OpenMode) -> Result<Opened>
     let opened = open_each(paths, &modes_of(paths, window, mode), |path, mode| {
         let part = find_part(path, window, None)?;
         let device = open_part_exclusively(path, mode, part, None)?;
-        // Those that are opened for writing are claimed by that.
+        // A device that is opened for writing is claimed by that.
         let is_claimed = mode == OpenMode::ReadWrite || !is_block(path);
         let claim = if is_claimed { None } else { Some(claim(path).map_err(NotOpened::Refused)?) };
         Ok((within(path, device, part).map_err(NotOpened::Refused)?, claim))
@@ -99,18 +103,15 @@ fn open_all(paths: &[PathBuf], window: Window, mode: OpenMode) -> Result<Opened>
     Ok(Opened { devices, claims: claims.into_iter().flatten().collect(), sources })
 }
 
-/// Opens devices for reading only, mounted or not: what is read may be changing.
+/// Opens devices for reading only, mounted or not: their contents may change meanwhile.
 pub fn open_for_a_glance(paths: &[PathBuf], window: Window) -> Result<Vec<Arc<dyn Device>>> {
     Sources::of(paths).refuse_as_output()?;
     let modes = vec![OpenMode::ReadOnly; paths.len()];
     open_each(paths, &modes, |path, _| glance(path, window)).map_err(NotOpened::failure)
 }
 
-/// The same of those that are not away, by their paths, and which ones are.
-///
-/// # Errors
-///
-/// If all of them are away.
+/// Opens devices as [`open_for_a_glance`], but without those that are away. Returns the devices
+/// with their paths, and a failure that names those that are away.
 pub fn open_what_can_be_seen(paths: &[PathBuf], window: Window) -> Result<(Seen, Option<Failure>)> {
     Sources::of(paths).refuse_as_output()?;
     let (mut seen, mut away) = (Seen::default(), Vec::new());
@@ -135,13 +136,13 @@ fn glance(path: &Path, window: Window) -> std::result::Result<Arc<dyn Device>, N
     within(path, look(path, None)?, find_part(path, window, None)?).map_err(NotOpened::Refused)
 }
 
-/// What is on a device that somebody might miss.
+/// Describes what is on a device that somebody might miss.
 pub fn occupied_by(device: &dyn Device) -> io::Result<Option<String>> {
     existing_signature(device.size(), &mut |at, buffer: &mut [u8]| device.read_at(Physical(at), buffer))
 }
 
-/// Opens a device that a volume gets, if nothing is on it that somebody might miss, or whatever is
-/// on it.
+/// Opens a device that is to be added to a volume. Without `force` it fails if the device holds
+/// something that somebody might miss.
 pub fn open_new(path: &Path, force: bool) -> Result<Arc<dyn Device>> {
     let device = open_exclusively(path, OpenMode::ReadWrite, DevicePart::WHOLE)?;
     if !force
@@ -153,7 +154,7 @@ pub fn open_new(path: &Path, force: bool) -> Result<Arc<dyn Device>> {
     Ok(device)
 }
 
-/// The volume on these devices, for reading only.
+/// Opens the volume on these devices, for reading only.
 pub fn volume(paths: &[PathBuf], window: Window, devices: Vec<Arc<dyn Device>>) -> Result<Arc<Volume>> {
     let volume = Volume::open(devices, VolumeOptions { read_only: true });
     volume.map(Arc::new).map_err(|error| about_volume_within(paths, window, &error))

@@ -1,5 +1,5 @@
-//! `ubtrfs device` and `ubtrfs filesystem df|usage`: the devices of a volume, how they are used and
-//! how often they failed. The text is much like that of btrfs-progs.
+//! `ubtrfs device` and `ubtrfs filesystem df|usage`: show the devices of a volume, how they are
+//! used and how often they failed. The text resembles that of btrfs-progs.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -25,10 +25,11 @@ use crate::show;
 use crate::trees::Trees;
 use crate::usage::{DeviceUsage, Glance, MISSING, Usage};
 
-/// What a device may fail at, in the order of its counters, as btrfs-progs name them.
+/// The kinds of failures of a device, in the order of its counters, with their names in
+/// btrfs-progs.
 const FAILURES: [&str; 5] = ["write_io_errs", "read_io_errs", "flush_io_errs", "corruption_errs", "generation_errs"];
 
-/// What is said of a device that lacks something.
+/// The text about a device that lacks something that the others have.
 const LAGS: &str = "lacks something that the others have; 'ubtrfs scrub start' brings it up to them";
 
 /// How often a device failed.
@@ -41,7 +42,7 @@ struct Failures {
     flush_io_errs: u64,
     corruption_errs: u64,
     generation_errs: u64,
-    /// It lacks something that the others have.
+    /// The device lacks something that the others have.
     lags: bool,
 }
 
@@ -110,7 +111,7 @@ fn stats(arguments: &DeviceStats) -> Result<()> {
 fn of_mount(directory: &Path, reset: bool) -> Result<Vec<Failures>> {
     let failed = |errno| about_mount(directory.display(), errno);
     let mounted = Mounted::open(directory)?;
-    // The kernel's driver knows of none.
+    // The kernel's driver doesn't know lagging devices.
     let lagging = control::report(directory).map(|report| report.lagging_devices).unwrap_or_default();
     let mut all = Vec::new();
     for id in mounted.device_numbers().map_err(failed)? {
@@ -140,7 +141,7 @@ fn failures(glance: &Glance) -> Result<Vec<Failures>> {
     Ok(all)
 }
 
-/// Sets the counters to zero by a commit.
+/// Sets the counters to zero and commits.
 fn reset_devices(place: &VolumePlace) -> Result<()> {
     let (paths, window) = (&place.places, place.window);
     let writing = open_for_writing(paths, window)?;
@@ -151,12 +152,12 @@ fn reset_devices(place: &VolumePlace) -> Result<()> {
     let fs = Filesystem::open(Arc::new(volume), options).map_err(failed)?;
     let numbers: Vec<DeviceId> = fs.volume().devices().iter().map(|device| device.devid).collect();
     numbers.into_iter().try_for_each(|devid| fs.reset_device_errors(devid)).map_err(failed)?;
-    // The label that it has: there is no commit without a change.
+    // Sets the label to its present value: there is no commit without a change.
     fs.set_label(&fs.label()).map_err(failed)?;
     fs.close().map_err(failed)
 }
 
-/// A size as btrfs-progs show it.
+/// Returns a size as btrfs-progs show it.
 fn size(bytes: u64) -> String {
     crate::size::show_size(bytes).replace(" B", ".00B").replace(' ', "")
 }

@@ -1,4 +1,5 @@
-//! How a command fails: a sentence on the standard error stream and an exit status.
+//! How a command fails: it prints a sentence on the standard error stream and returns an exit
+//! status.
 
 use std::error::Error;
 use std::io::{self, Write};
@@ -12,40 +13,40 @@ use crate::show::harmless;
 /// Why a command failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// What a person reads, and the exit status.
+    /// The sentence for the user, and the exit status.
     Sentence(String, u8),
     /// Everything has been reported; only the exit status is left.
     Said(u8),
-    /// The reader of our output went away (`EPIPE`): no failure of ours.
+    /// The reader of our output closed it (`EPIPE`), which is no failure of ours.
     OutputClosed,
 }
 
 /// The result of a command.
 pub type Result<T> = std::result::Result<T, Failure>;
 
-/// The exit status of the failure.
+/// The exit status of most failures.
 const FAILED: u8 = 1;
-/// The exit status of a comparison or merge that could not be made, as with diff(1): 1 says what
-/// was found.
+/// The exit status if a comparison or merge could not be made, as of diff(1), where status 1 means
+/// that differences were found.
 pub const TROUBLE: u8 = 2;
 
 impl Failure {
-    /// Fails with this sentence.
+    /// Returns a failure with this sentence.
     pub fn new(sentence: impl Into<String>) -> Self {
         Self::Sentence(sentence.into(), FAILED)
     }
 
-    /// Fails with what an error and its causes say, and what to do about it.
+    /// Returns a failure with the messages of an error and its causes, and what to do about it.
     pub fn of(error: &(dyn Error + 'static)) -> Self {
         Self::new(with_advice(error))
     }
 
-    /// Fails with what an error says of `subject`.
+    /// Returns a failure with the messages of an error about `subject`.
     pub fn about(subject: impl std::fmt::Display, error: &(dyn Error + 'static)) -> Self {
         Self::new(format!("{subject}: {}", with_advice(error)))
     }
 
-    /// The same with another exit status.
+    /// Returns the failure with another exit status.
     pub fn with_status(self, status: u8) -> Self {
         match self {
             Self::Sentence(sentence, _) => Self::Sentence(sentence, status),
@@ -54,7 +55,7 @@ impl Failure {
         }
     }
 
-    /// The same with another sentence.
+    /// Returns the failure with its sentence changed.
     pub fn map_sentence(self, change: impl FnOnce(String) -> String) -> Self {
         match self {
             Self::Sentence(sentence, status) => Self::Sentence(change(sentence), status),
@@ -62,12 +63,12 @@ impl Failure {
         }
     }
 
-    /// What a person reads; nothing where all has been said.
+    /// Returns the sentence for the user; an empty one if all was reported.
     pub fn sentence(&self) -> &str {
         if let Self::Sentence(sentence, _) = self { sentence } else { "" }
     }
 
-    /// Fails because writing the output failed.
+    /// Returns the failure for an error that occurred while the output was written.
     pub fn output(error: &io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
             Self::OutputClosed
@@ -76,16 +77,16 @@ impl Failure {
         }
     }
 
-    /// Says it, and gives the exit status.
+    /// Prints the sentence, and returns the exit status.
     pub fn report(self) -> ExitCode {
         self.report_as("ubtrfs")
     }
 
-    /// The same, with another word before the sentence.
+    /// Prints the sentence after `begin`, and returns the exit status.
     pub fn report_as(self, begin: &str) -> ExitCode {
         match self {
             Self::Sentence(sentence, status) => {
-                // It may repeat what a mount's server or a volume says.
+                // The sentence may contain text of a mount's server or of a volume.
                 let lines: Vec<String> = sentence.split('\n').map(harmless).collect();
                 let _ = writeln!(io::stderr(), "{begin}: {}", lines.join("\n"));
                 status.into()
@@ -96,7 +97,7 @@ impl Failure {
     }
 }
 
-/// What an error and its causes say, and what to do about it.
+/// Returns the messages of an error and its causes, and what to do about it.
 pub fn with_advice(error: &(dyn Error + 'static)) -> String {
     let said = sentence(error);
     match advice::about(error) {
@@ -105,7 +106,8 @@ pub fn with_advice(error: &(dyn Error + 'static)) -> String {
     }
 }
 
-/// Does the same to each of several things; those that fail keep no other from its turn.
+/// Calls `what` for each of several places. If it fails for one, the others are handled all the
+/// same.
 pub fn each<T>(places: impl IntoIterator<Item = T>, mut what: impl FnMut(T) -> Result<()>) -> Result<()> {
     let mut failed = None;
     for place in places {

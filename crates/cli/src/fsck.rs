@@ -15,8 +15,7 @@ use crate::device::{about_volume_within, open_for_reading};
 use crate::failure::{Failure, Result};
 use crate::trees::{Trees, name};
 
-/// Exit statuses that fsck(8) knows: faults were corrected, faults are left, the check failed, a
-/// wrong call.
+/// Exit statuses of fsck(8): faults were corrected; faults are left; the check failed; wrong usage.
 const CORRECTED: u8 = 1;
 const LEFT: u8 = 4;
 const FAILED: u8 = 8;
@@ -58,12 +57,12 @@ struct Arguments {
     devices: Vec<PathBuf>,
 }
 
-/// Its command line, for its manual page.
+/// Returns the command line of this program, for its manual page.
 pub fn command_line() -> clap::Command {
     Arguments::command()
 }
 
-/// The program as a checker.
+/// Runs the program as a checker.
 pub fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
@@ -79,8 +78,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Whether what a mount needs first can be read: the superblock, the tree of chunks, and the root
-/// of each tree.
+/// Checks whether what a mount needs first can be read: the superblock, the chunk tree, and the
+/// root of each tree. Returns the exit status.
 fn quick(arguments: &Arguments) -> Result<u8> {
     let paths = &arguments.devices;
     let reading = open_for_reading(paths, arguments.window).map_err(|failure| failure.with_status(FAILED))?;
@@ -102,7 +101,7 @@ fn quick(arguments: &Arguments) -> Result<u8> {
         }
         let id = TreeId(item.key.objectid);
         let root = RootItem::parse(&item).map_err(|error| failed(id, &error))?;
-        // One that is being deleted may have lost it.
+        // A tree that is being deleted may have lost its root.
         if root.refs > 0 {
             trees.described(id, &root).get(&Key::MIN).map_err(|error| failed(id, &error))?;
             count += 1;
@@ -123,7 +122,7 @@ fn full(arguments: &Arguments) -> Result<u8> {
     };
     match check::run(&check) {
         Ok(()) => return Ok(0),
-        // Faults were listed.
+        // The faults were listed.
         Err(Failure::Said(check::FAULTY)) => {}
         Err(failure) => return Err(failure.with_status(FAILED)),
     }

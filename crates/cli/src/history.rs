@@ -1,4 +1,4 @@
-//! `ubtrfs history`: which commits can still be read, and what a file was at each.
+//! `ubtrfs history`: shows which commits can still be read, and the versions of a file in them.
 
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
@@ -31,7 +31,7 @@ pub fn run(arguments: &args::History) -> Result<()> {
     let reading = open_for_reading(&paths, arguments.window)?;
     let commits = commits::all(&reading.devices);
     if commits.is_empty() {
-        // That says why.
+        // The error of opening the volume says why.
         return Err(match Volume::candidates(&reading.devices).first() {
             None => about_volume_within(&paths, arguments.window, &VolumeError::NotBtrfs),
             Some(_) => Failure::new(format!("{}: no state of the volume can be opened", image.display())),
@@ -84,12 +84,12 @@ fn line(commit: &Commit) -> String {
     line + "\n"
 }
 
-/// A file as it was.
+/// A version of a file.
 #[derive(Clone, PartialEq, Eq)]
 struct Version {
     kind: FileType,
     ino: u64,
-    /// The commit that made the inode.
+    /// The generation in which the inode was made.
     made: u64,
     size: u64,
     mtime: Timespec,
@@ -100,11 +100,11 @@ struct Version {
 enum Was {
     There(Version),
     Absent,
-    /// Why it can't be found out.
+    /// The reason why it cannot be read.
     Unreadable(String),
 }
 
-/// Commits that follow each other, of those that can be read, and have the same at the path.
+/// Consecutive readable commits that have the same file at the path.
 struct Stretch {
     first: u64,
     last: u64,
@@ -151,8 +151,8 @@ impl Stretch {
     }
 }
 
-/// What was at a path, newest first. Of several roots of one commit the first that says something
-/// counts.
+/// Returns what was at a path, newest first. Of several roots of one commit, the first one that can
+/// be read counts.
 fn versions(arguments: &args::History, devices: &[Arc<dyn Device>], commits: &[Commit], path: &[u8]) -> Vec<Stretch> {
     let mut stretches: Vec<Stretch> = Vec::new();
     for roots in commits.chunk_by(|one, next| one.generation() == next.generation()) {
@@ -177,7 +177,7 @@ fn what_was(arguments: &args::History, devices: &[Arc<dyn Device>], commit: &Com
     let damage = Arc::new(Damage::default());
     let options = Options {
         read_only: true,
-        // What was fsynced after the last commit is of no commit.
+        // What was fsynced after the last commit belongs to no commit.
         no_log_replay: true,
         subvolume: arguments.subvol.clone(),
         subvolume_id: arguments.subvolid,
@@ -198,7 +198,8 @@ fn what_was(arguments: &args::History, devices: &[Arc<dyn Device>], commit: &Com
             size: found.size,
             mtime: found.mtime,
         }),
-        // What can't be read of directories was passed over.
+        // Parts of directories that cannot be read were passed over, so only without damage is the
+        // file known to be absent.
         Err(error) if matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) && damage.count() == 0 => Was::Absent,
         Err(ubtrfs::Error::Refused(ubtrfs::Refusal::NoSubvolume(_))) if damage.count() == 0 => Was::Absent,
         Err(error) => Was::Unreadable(damage.sentences().into_iter().next().unwrap_or_else(|| sentence(&error))),

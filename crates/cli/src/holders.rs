@@ -21,8 +21,8 @@ impl std::fmt::Display for Holder {
     }
 }
 
-/// The accessible processes that use the file system of this device number. No request is sent to
-/// the server, which may be busy or stuck.
+/// Returns those processes that use the file system with this device number, as far as they are
+/// accessible. No request is sent to the server, which may be busy or stuck.
 pub fn of(device: (u32, u32)) -> Vec<Holder> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let holder = |entry: DirEntry| {
@@ -36,7 +36,7 @@ pub fn of(device: (u32, u32)) -> Vec<Holder> {
     entries.flatten().filter_map(holder).collect()
 }
 
-/// Whether something of a process leads onto the device.
+/// Whether a process has a file, directory, program or mapping on the device.
 fn holds(process: &Path, device: (u32, u32)) -> bool {
     let own = ["cwd", "root", "exe"].map(|name| process.join(name));
     let open = fs::read_dir(process.join("fd")).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -44,7 +44,8 @@ fn holds(process: &Path, device: (u32, u32)) -> bool {
 }
 
 fn is_on(link: &Path, device: (u32, u32)) -> bool {
-    // What the kernel has in memory will do: it knows the device without the server.
+    // The attributes that the kernel has in memory suffice: it knows the device number without the
+    // server.
     rustix::fs::statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE)
         .is_ok_and(|found| (found.stx_dev_major, found.stx_dev_minor) == device)
 }
@@ -55,7 +56,7 @@ fn is_mapped(process: &Path, device: (u32, u32)) -> bool {
     String::from_utf8_lossy(&maps).lines().any(|line| line.split(' ').nth(3) == Some(&*number))
 }
 
-/// The processes that use the file system of this device number.
+/// Lists the processes that use the file system with this device number, for the user.
 pub fn users(device: (u32, u32)) -> String {
     let mut holders: Vec<_> = of(device).iter().map(ToString::to_string).collect();
     let more = holders.len().saturating_sub(MAX_NAMED);

@@ -1,4 +1,4 @@
-//! `ubtrfs info`: what a volume is and what it holds.
+//! `ubtrfs info`: describes a volume and what it holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -23,7 +23,7 @@ use crate::show;
 use crate::size::show_size;
 use crate::trees::{MAX_NAMES, Trees};
 
-/// What `--json` shows.
+/// The output of `--json`.
 #[derive(Debug, Serialize)]
 struct Info {
     label: Name,
@@ -40,12 +40,12 @@ struct Info {
     flags: Vec<String>,
     has_log: bool,
     devices: Vec<Device>,
-    /// Numbers of devices that were not given, as far as they are known; and how many others are
-    /// missing.
+    /// The numbers of the devices that were not given, as far as they are known, and how many more
+    /// are missing.
     missing_devices: Vec<u64>,
     other_missing_devices: u64,
     block_groups: Vec<Groups>,
-    /// Absent, like everything from trees, if the volume can't be opened.
+    /// Absent, as is everything that is read from trees, if the volume can't be opened.
     default_subvolume: Option<u64>,
     subvolumes: Vec<Subvolume>,
 }
@@ -55,9 +55,9 @@ struct Device {
     id: u64,
     uuid: String,
     total_bytes: u64,
-    /// In chunks.
+    /// The bytes that chunks take.
     allocated_bytes: u64,
-    /// It lacks something that the others have.
+    /// The device lacks something that the others have.
     lags: bool,
 }
 
@@ -69,20 +69,20 @@ pub struct Groups {
     pub count: u64,
     pub total_bytes: u64,
     pub used_bytes: u64,
-    /// Groups that have something on missing devices alone, where ubtrfs can't read it.
+    /// How many groups have a part that only missing devices hold, which ubtrfs can't read.
     pub incomplete: u64,
 }
 
 #[derive(Debug, Serialize)]
 struct Subvolume {
     id: u64,
-    /// From the top level; absent if it can't be found out.
+    /// The path from the top level; absent if it can't be found out.
     path: Option<Name>,
     generation: u64,
     uuid: String,
     parent_uuid: String,
     read_only: bool,
-    /// It is being deleted.
+    /// The subvolume is being deleted.
     dead: bool,
 }
 
@@ -105,7 +105,7 @@ pub fn run(arguments: &args::Info) -> Result<()> {
         opened => (opened.map_err(failed), None),
     };
     let opened = opened.map(Arc::new);
-    // What is missing explains other failures.
+    // Missing devices explain the other failures, so they are reported first.
     let (info, failure) = match opened.and_then(|volume| gather(&volume, &Trees::new(&volume))) {
         Ok(info) => (info, missing),
         Err(failure) => match at_a_glance(&devices) {
@@ -117,13 +117,13 @@ pub fn run(arguments: &args::Info) -> Result<()> {
     away.or(failure).map_or(Ok(()), Err)
 }
 
-/// What superblocks alone say of a volume that can't be opened.
+/// Describes a volume that can't be opened, by its superblocks alone.
 fn at_a_glance(devices: &[Arc<dyn ubtrfs_volume::Device>]) -> Option<Info> {
     let found: Vec<_> = devices.iter().filter_map(|device| Volume::superblock_of(&**device)).collect();
     let newest = found.iter().max_by_key(|superblock| superblock.generation)?;
     let own: Vec<_> = found.iter().filter(|other| other.fsid == newest.fsid).map(|other| other.dev_item).collect();
     let given: BTreeSet<u64> = own.iter().map(|item| item.devid.0).collect();
-    // System chunks are mostly on several of the devices, if not on all.
+    // System chunks are on several of the devices, mostly on all.
     let chunks = sys_chunks(&newest.sys_chunk_array).unwrap_or_default();
     let known: BTreeSet<u64> =
         chunks.iter().flat_map(|(_, chunk)| chunk.stripes.iter().map(|stripe| stripe.devid.0)).collect();
@@ -153,7 +153,7 @@ fn devices_of(volume: &Volume) -> Vec<Device> {
     volume.devices().iter().map(described).collect()
 }
 
-/// What a superblock says.
+/// Describes a volume by a superblock.
 fn described(superblock: &Superblock, devices: Vec<Device>) -> Info {
     let fsid = superblock.fsid;
     Info {
@@ -189,7 +189,7 @@ fn device(item: &DevItem) -> Device {
     }
 }
 
-/// The block groups of a volume, by type and profile.
+/// Returns the block groups of a volume, by type and profile.
 pub fn block_groups(volume: &Volume, trees: &Trees) -> Result<Vec<Groups>> {
     let tree = if trees.superblock().compat_ro.contains(CompatRo::BLOCK_GROUP_TREE) {
         TreeId::BLOCK_GROUP
@@ -219,7 +219,7 @@ pub fn block_groups(volume: &Volume, trees: &Trees) -> Result<Vec<Groups>> {
     Ok(groups.into_values().collect())
 }
 
-/// Whether all of a chunk can be read on devices that are there.
+/// Whether all of a chunk can be read from the devices that are present.
 fn is_complete(chunk: &ChunkItem, missing: &[DevItem]) -> bool {
     let is_lost = |stripe: &Stripe| missing.iter().any(|item| item.devid == stripe.devid);
     let Some(raid) = chunk.flags.raid() else { return false };
@@ -261,7 +261,7 @@ fn subvolumes(trees: &Trees) -> Result<Vec<Subvolume>> {
     Ok(subvolumes)
 }
 
-/// The path of a subvolume from the top level, if all of it can be found.
+/// Returns the path of a subvolume from the top level, if all of it can be found.
 pub fn path(trees: &Trees, id: TreeId) -> Option<Vec<u8>> {
     let mut names: Vec<Vec<u8>> = Vec::new();
     let mut at = id;
@@ -289,7 +289,7 @@ pub fn path(trees: &Trees, id: TreeId) -> Option<Vec<u8>> {
     Some([b"/", names.join(&b'/').as_slice()].concat())
 }
 
-/// A directory's parent and its name there.
+/// Returns the parent of a directory, and its name there.
 fn name_of(tree: &Snapshot, dir: Ino) -> Option<(Ino, Vec<u8>)> {
     let range = Key::new(dir.0, ItemType::INODE_REF, 0)..=Key::new(dir.0, ItemType::INODE_REF, u64::MAX);
     let item = tree.range(range).next()?.ok()?;

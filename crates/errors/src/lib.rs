@@ -1,12 +1,13 @@
-//! Errors in words: what people read of an error is its own message and those of its causes, in one
-//! line.
+//! Turns an error into text: the user reads the message of the error and those of its causes, in
+//! one line.
 //!
-//! The `Display` of an error says what that error knows, and nothing of its source. So whatever
-//! shows an error to people, logs it or keeps its text takes the [`sentence`].
+//! The `Display` of an error says what that error knows, and does not repeat its source. So code
+//! that shows an error to the user, logs it or keeps its text calls [`sentence`].
 
 use std::error::Error;
 
-/// The messages of an error and its causes, each once: other libraries repeat theirs.
+/// Returns the messages of an error and its causes. A message that is repeated appears once, since
+/// other libraries include the message of the cause in their own.
 pub fn sentence(error: &dyn Error) -> String {
     let mut text = plain(&error.to_string()).to_owned();
     let mut cause = error.source();
@@ -22,7 +23,8 @@ pub fn sentence(error: &dyn Error) -> String {
     text
 }
 
-/// Without the numbers that the standard library adds to the system's errors.
+/// Returns the text without the error number that the standard library adds to errors of the
+/// system.
 fn plain(text: &str) -> &str {
     match text.rsplit_once(" (os error ") {
         Some((before, after)) if after.ends_with(')') => before,
@@ -37,7 +39,7 @@ mod tests {
 
     use super::*;
 
-    /// An error that says this, of this cause.
+    /// An error with this message and this cause.
     #[derive(Debug)]
     struct Said(&'static str, Option<Box<dyn Error + Send + Sync>>);
 
