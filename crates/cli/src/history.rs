@@ -31,7 +31,7 @@ pub fn run(arguments: &args::History) -> Result<()> {
     let reading = open_for_reading(&paths, arguments.window)?;
     let commits = commits::all(&reading.devices);
     if commits.is_empty() {
-        // The error of opening the volume says why.
+        // The reason depends on whether a superblock refers to a commit at all.
         return Err(match Volume::candidates(&reading.devices).first() {
             None => about_volume_within(&paths, arguments.window, &VolumeError::NotBtrfs),
             Some(_) => Failure::new(format!("{}: no state of the volume can be opened", image.display())),

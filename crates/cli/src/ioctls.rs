@@ -1,4 +1,4 @@
-//! The ioctls of a mounted volume, ours or the kernel's.
+//! The ioctls of a mounted volume, those of ubtrfs and those of the kernel's driver.
 
 use std::ffi::{OsStr, c_void};
 use std::fs::File;
@@ -38,23 +38,23 @@ use crate::show;
 
 const FS_INFO_SIZE: usize = size_of(FS_INFO);
 const DEV_STATS_SIZE: usize = size_of(GET_DEV_STATS);
-/// Bytes of a label, with a zero behind it.
+/// The size of a label in bytes, with a terminating zero.
 pub const LABEL_SIZE: usize = size_of(GET_LABEL);
 
 const READ_ONLY: u64 = 1 << 1;
-/// The type of the kernel's btrfs in statfs(2).
+/// The file system type of the kernel's btrfs in statfs(2).
 const KERNEL_MAGIC: i64 = 0x9123_683e;
 const BY_ID: u64 = 1 << 4;
 
-/// The highest number of a device that is believed: numbers are given one after the other.
+/// The highest device number that is accepted: numbers are given consecutively.
 const MAX_DEVICES: u64 = 1 << 20;
 
-/// Of most arguments.
+/// The size of most arguments, in bytes.
 const SIZE: usize = size_of(SNAP_CREATE_V2);
 type Argument = [u8; SIZE];
-/// Bytes of `struct btrfs_ioctl_get_subvol_info_args`.
+/// The size of `struct btrfs_ioctl_get_subvol_info_args`, in bytes.
 pub const INFO_SIZE: usize = size_of(GET_SUBVOL_INFO);
-/// The offset of the name in the arguments of version 2, and how long it may be.
+/// The offset of the name in arguments of version 2, and its greatest length, in bytes.
 const NAME: usize = 56;
 const MAX_NAME: usize = 255;
 
@@ -75,35 +75,37 @@ impl Mounted {
         Self::open_file(path).map_err(|errno| about_opening(path, &errno.into()))
     }
 
-    /// The same, where an error has other words.
+    /// Opens a file or directory, and returns the error as it is, for callers that describe it
+    /// themselves.
     pub fn open_file(path: &Path) -> Done<Self> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         rustix::fs::open(path, flags, Mode::empty()).map(|fd| Self(fd.into()))
     }
 
-    /// Its path, as the kernel tells it.
+    /// Returns its path, as the kernel reports it.
     pub fn path(&self) -> PathBuf {
         let link = format!("/proc/self/fd/{}", self.0.as_raw_fd());
         std::fs::read_link(&link).unwrap_or_else(|_| link.into())
     }
 
-    /// A file of a tree, by a descriptor of its own.
+    /// Duplicates the descriptor of an open file of a tree.
     pub fn of(file: &ubtrfs_image::OpenFile) -> std::io::Result<Self> {
         Ok(Self(file.as_fd().try_clone_to_owned()?.into()))
     }
 
-    /// `ECONNABORTED` where `ENOTCONN` is nobody's answer, since the server is no more.
+    /// Replaces `ENOTCONN` by `ECONNABORTED` if the server has died: then `ENOTCONN` is not the
+    /// server's answer to the request.
     fn answered<T>(&self, done: Done<T>) -> Done<T> {
         let is_dead = || rustix::fs::fstatfs(&self.0).is_err_and(|errno| errno == Errno::NOTCONN);
         done.map_err(|errno| if errno == Errno::NOTCONN && is_dead() { Errno::CONNABORTED } else { errno })
     }
 
-    /// The device number of the mount.
+    /// Returns the device number of the mount.
     pub fn device(&self) -> Done<u64> {
         rustix::fs::fstat(&self.0).map(|found| found.st_dev)
     }
 
-    /// Has the kernel write its dirty pages.
+    /// Has the kernel write its dirty pages back.
     pub fn write_back(&self) -> Done<()> {
         rustix::fs::syncfs(&self.0)
     }
@@ -135,16 +137,16 @@ impl Mounted {
         self.destroy(&argument)
     }
 
-    /// Puts a snapshot in place of a subvolume in this directory. `ENOTTY` on a mount that isn't
-    /// ours.
+    /// Puts a snapshot in place of a subvolume in this directory. `ENOTTY` on a mount that is not
+    /// of ubtrfs.
     pub fn reset(&self, name: &OsStr, source: &Self) -> Done<()> {
         let argument = named(i64::from(source.0.as_raw_fd()), 0, name)?;
         // SAFETY: the same.
         unsafe { ioctl(&self.0, Setter::<RESET_SUBVOLUME, Argument>::new(argument)) }
     }
 
-    /// Begins a merge into the subvolume of this file, and returns the number of the stream that
-    /// has what it came to. `ENOTTY` on a mount that isn't ours.
+    /// Begins a merge into the subvolume of this file, and returns the number of the stream with
+    /// the outcome. `ENOTTY` on a mount that is not of ubtrfs.
     pub fn merge(&self, merge: &Merge) -> Done<u64> {
         let mut argument = merge.encode();
         // SAFETY: this command reads and writes an argument of the size that its number encodes.
@@ -174,7 +176,7 @@ impl Mounted {
         unsafe { ioctl(&self.0, Setter::<SUBVOL_SETFLAGS, u64>::new(flags)) }
     }
 
-    /// What is known of the subvolume of this file.
+    /// Returns the description of the subvolume of this file.
     pub fn info(&self) -> Done<[u8; INFO_SIZE]> {
         // SAFETY: this command fills in an argument of the size that its number encodes.
         let getter = unsafe { Getter::<GET_SUBVOL_INFO, [u8; INFO_SIZE]>::new() };
@@ -182,7 +184,7 @@ impl Mounted {
         unsafe { ioctl(&self.0, getter) }
     }
 
-    /// The subvolume of this file.
+    /// Returns the subvolume of this file.
     pub fn subvolume(&self) -> Done<TreeId> {
         let mut argument: Argument = [0; SIZE];
         argument[8..16].copy_from_slice(&256_u64.to_le_bytes());
@@ -191,13 +193,13 @@ impl Mounted {
         Ok(TreeId(u64_at(&argument, 0)))
     }
 
-    /// Chooses the default subvolume.
+    /// Sets the default subvolume.
     pub fn set_default(&self, id: u64) -> Done<()> {
         // SAFETY: this command reads a number.
         unsafe { ioctl(&self.0, Setter::<DEFAULT_SUBVOL, u64>::new(id)) }
     }
 
-    /// The numbers of the volume's devices.
+    /// Returns the numbers of the volume's devices.
     pub fn device_numbers(&self) -> Done<Vec<u64>> {
         // SAFETY: this command fills in an array of the size that its number encodes.
         let getter = unsafe { Getter::<FS_INFO, [u8; FS_INFO_SIZE]>::new() };
@@ -217,7 +219,7 @@ impl Mounted {
         Ok(numbers)
     }
 
-    /// The path of a device.
+    /// Returns the path of a device.
     pub fn device_path(&self, devid: u64) -> Done<String> {
         const PATH: usize = 3072;
         let argument = self.device_info(devid)?;
@@ -225,7 +227,7 @@ impl Mounted {
         Ok(show::harmless(&String::from_utf8_lossy(&path)))
     }
 
-    /// Bytes of a device that chunks have, and that there are.
+    /// Returns how many bytes of a device chunks take, and how many bytes it has.
     pub fn device_bytes(&self, devid: u64) -> Done<(u64, u64)> {
         let argument = self.device_info(devid)?;
         Ok((u64_at(&argument, 24), u64_at(&argument, 32)))
@@ -239,7 +241,7 @@ impl Mounted {
         self.answered(done).map(|()| argument)
     }
 
-    /// How often a device failed; afterwards, with `reset`, it never did.
+    /// Returns how often a device failed. `reset` sets the counters to zero afterwards.
     pub fn device_errors(&self, devid: u64, reset: bool) -> Done<[u64; 5]> {
         let mut argument = [0; DEV_STATS_SIZE];
         for (index, number) in [devid, 5, u64::from(reset)].iter().enumerate() {
@@ -255,7 +257,7 @@ impl Mounted {
         rustix::fs::fstatfs(&self.0).map(|found| found.f_type == KERNEL_MAGIC)
     }
 
-    /// Bytes of the file.
+    /// Returns the size of the file in bytes.
     pub fn size(&self) -> Done<u64> {
         rustix::fs::fstat(&self.0).map(|found| found.st_size.cast_unsigned())
     }
@@ -271,7 +273,7 @@ impl Mounted {
         unsafe { ioctl(&self.0, Setter::<DEFRAG_RANGE, [u8; ARGUMENT_SIZE]>::new(defragment::encode(how))) }
     }
 
-    /// Where the content of the file is, from an offset on.
+    /// Returns the map of the file's extents from an offset on.
     pub fn extents(&self, from: u64) -> Done<ExtentMap> {
         let mut argument = extent_map::ask(from);
         // SAFETY: this command reads and fills in an argument of the size that its number encodes.
@@ -279,7 +281,7 @@ impl Mounted {
             unsafe { ioctl(&self.0, Updater::<EXTENT_MAP, [u8; extent_map::ARGUMENT_SIZE]>::new(&mut argument)) };
         if asked == Err(Errno::NOTTY) {
             // SAFETY: this command reads and fills in an argument of the size that its number
-            // encodes, and behind it as many extents as that has room for.
+            // encodes, and after it as many extents as that has room for.
             unsafe { ioctl(&self.0, Updater::<FIEMAP, [u8; extent_map::ARGUMENT_SIZE]>::new(&mut argument)) }?;
         } else {
             asked?;
@@ -287,7 +289,7 @@ impl Mounted {
         Ok(extent_map::decode(&argument))
     }
 
-    /// The id of the volume that the file is on.
+    /// Returns the id of the volume that the file is on.
     pub fn volume_id(&self) -> Done<[u8; 16]> {
         // SAFETY: this command fills in an array of the size that its number encodes.
         let getter = unsafe { Getter::<FS_INFO, [u8; FS_INFO_SIZE]>::new() };
@@ -296,7 +298,7 @@ impl Mounted {
         Ok(std::array::from_fn(|index| info[16 + index]))
     }
 
-    /// Scrubs a device; returns what was done when all of it is.
+    /// Scrubs a device. Returns the counters when the scrub is done.
     pub fn scrub(&self, request: &Request) -> Done<[u8; SCRUB_SIZE]> {
         let mut argument = request.encode();
         // SAFETY: this command reads and fills in an argument of the size that its number encodes.
@@ -304,7 +306,7 @@ impl Mounted {
         Ok(argument)
     }
 
-    /// What the scrub of a device has done so far.
+    /// Returns what the scrub of a device has done so far.
     pub fn scrub_progress(&self, device: DeviceId) -> Done<[u8; SCRUB_SIZE]> {
         let mut argument = [0; SCRUB_SIZE];
         argument[..8].copy_from_slice(&device.0.to_le_bytes());
@@ -313,13 +315,13 @@ impl Mounted {
         self.answered(done).map(|()| argument)
     }
 
-    /// Ends all scrubs of the volume.
+    /// Cancels all scrubs of the volume.
     pub fn cancel_scrub(&self) -> Done<()> {
         // SAFETY: this command has no argument.
         self.answered(unsafe { ioctl(&self.0, NoArg::<SCRUB_CANCEL>::new()) })
     }
 
-    /// Balances the volume, or goes on with that; returns how far it came when it is done.
+    /// Starts or resumes a balance of the volume. Returns its progress when it is done.
     pub fn balance(&self, run: &balance::Run) -> Done<BalanceProgress> {
         let mut argument = run.encode();
         // SAFETY: this command reads and fills in an argument of the size that its number encodes.
@@ -328,7 +330,7 @@ impl Mounted {
         Ok(balance::progress_in(&argument).1)
     }
 
-    /// How far a balance of the volume is.
+    /// Returns the progress of a balance of the volume.
     pub fn balance_progress(&self) -> Done<[u8; balance::ARGUMENT_SIZE]> {
         // SAFETY: this command fills in an argument of the size that its number encodes.
         let getter = unsafe { Getter::<BALANCE_PROGRESS, [u8; balance::ARGUMENT_SIZE]>::new() };
@@ -342,14 +344,14 @@ impl Mounted {
         self.answered(unsafe { ioctl(&self.0, Setter::<BALANCE_CONTROL, u64>::new(wish)) })
     }
 
-    /// Makes a device one of the volume's.
+    /// Adds a device to the volume.
     pub fn add_device(&self, path: &str) -> Done<()> {
         let mut argument = encode_added(path)?;
         // SAFETY: this command reads an argument of the size that its number encodes.
         unsafe { ioctl(&self.0, Answering::<ADD_DEVICE, [u8; ADD_SIZE]>(&mut argument)) }.and_then(done)
     }
 
-    /// Takes a device out of the volume, or ends that; returns when it is done.
+    /// Removes a device from the volume, or cancels the removal. Returns when that is done.
     pub fn remove_device(&self, which: &Which, bytes_per_second: u64) -> Done<()> {
         let mut argument = encode_removed(which, bytes_per_second)?;
         // SAFETY: the same.
@@ -357,7 +359,7 @@ impl Mounted {
         self.answered(answer).and_then(done)
     }
 
-    /// Gives a device another size, or ends that; returns when it is done.
+    /// Resizes a device, or cancels the resize. Returns when that is done.
     pub fn resize(&self, what: &str, bytes_per_second: u64) -> Done<()> {
         let mut argument = encode_resized(what, bytes_per_second)?;
         // SAFETY: the same.
@@ -365,8 +367,8 @@ impl Mounted {
         self.answered(answer).and_then(done)
     }
 
-    /// Begins to replace a device, asks how far that is, or cancels it, as the argument says; what
-    /// the answer is.
+    /// Begins the replacement of a device, queries its progress or cancels it, as the argument
+    /// says. Returns the answer.
     pub fn replace(&self, mut argument: [u8; REPLACE_SIZE]) -> Done<[u8; REPLACE_SIZE]> {
         // SAFETY: this command reads and fills in an argument of the size that its number encodes.
         let done = unsafe { ioctl(&self.0, Updater::<REPLACE, [u8; REPLACE_SIZE]>::new(&mut argument)) };
@@ -379,28 +381,28 @@ impl Mounted {
         unsafe { ioctl(&self.0, NoArg::<SYNC>::new()) }
     }
 
-    /// Makes all changes of a mount of ours durable. `ENOTTY` on another.
+    /// Makes all changes of a mount of ubtrfs durable. `ENOTTY` on another mount.
     pub fn sync_volume(&self) -> Done<()> {
         // SAFETY: this command has no argument.
         unsafe { ioctl(&self.0, NoArg::<CONTROL_SYNC>::new()) }
     }
 
     /// Has the server do its part of a remount: `ro`, `rw`, or an option that says how data is
-    /// written; nothing asks whether it would.
+    /// written. An empty string asks whether the server would do it.
     pub fn change_mount(&self, change: &str) -> Done<()> {
         let argument = encode_remount(change)?;
         // SAFETY: this command reads an argument of the size that its number encodes.
         unsafe { ioctl(&self.0, Setter::<REMOUNT, [u8; REMOUNT_SIZE]>::new(argument)) }
     }
 
-    /// Tells the server that its connection is about to be aborted.
+    /// Announces to the server that its connection will be aborted.
     pub fn expect_force(&self) -> Done<()> {
         // SAFETY: this command has no argument.
         unsafe { ioctl(&self.0, NoArg::<FORCE>::new()) }
     }
 
-    /// Begins a long answer to a question; returns the number of its stream. `ENOTTY` on a mount
-    /// that isn't ours.
+    /// Begins a long answer to a question. Returns the number of its stream. `ENOTTY` on a mount
+    /// that is not of ubtrfs.
     pub fn ask(&self, question: &Question) -> Done<u64> {
         let mut argument = encode_question(question);
         let asked = match question {
@@ -418,7 +420,7 @@ impl Mounted {
         Ok(u64_at(&argument, 0))
     }
 
-    /// The next piece of the stream of this number, as the ioctl answers.
+    /// Returns the next piece of the stream with this number, as the ioctl answers.
     pub fn next_piece(&self, number: u64) -> Done<Box<[u8; NEXT_SIZE]>> {
         let mut argument = Box::new(encode_next(number));
         // SAFETY: this command reads and fills in an argument of the size that its number encodes.
@@ -426,13 +428,13 @@ impl Mounted {
         Ok(argument)
     }
 
-    /// Says that the reader of a stream is still there.
+    /// Reports that the reader of a stream is still there.
     pub fn keep_stream(&self, number: u64) -> Done<()> {
         // SAFETY: this command reads a number.
         unsafe { ioctl(&self.0, Setter::<KEEP, u64>::new(number)) }
     }
 
-    /// The volume's label.
+    /// Returns the volume's label.
     pub fn label(&self) -> Done<Vec<u8>> {
         // SAFETY: this command fills in an array of the size that its number encodes.
         let getter = unsafe { Getter::<GET_LABEL, [u8; LABEL_SIZE]>::new() };
@@ -441,7 +443,7 @@ impl Mounted {
         Ok(label.iter().copied().take_while(|byte| *byte != 0).collect())
     }
 
-    /// Gives the volume a label. `ENAMETOOLONG` for one that has no room.
+    /// Sets the label of the volume. `ENAMETOOLONG` if it is too long.
     pub fn set_label(&self, label: &[u8]) -> Done<()> {
         let mut argument = [0; LABEL_SIZE];
         argument.get_mut(..label.len()).ok_or(Errno::NAMETOOLONG)?.copy_from_slice(label);
@@ -449,7 +451,7 @@ impl Mounted {
         unsafe { ioctl(&self.0, Setter::<SET_LABEL, [u8; LABEL_SIZE]>::new(argument)) }
     }
 
-    /// Shows the items of a tree from `first` to `last` in leaves that the commit `oldest` or a
+    /// Visits the items of a tree from `first` to `last` in leaves that the commit `oldest` or a
     /// later one wrote, until `visit` returns false.
     pub fn search_since(
         &self,
@@ -519,8 +521,8 @@ unsafe impl<const OPCODE: Opcode, T> Ioctl for Answering<'_, OPCODE, T> {
     }
 }
 
-/// What the kernel's driver means by an answer to a change of devices: there it refuses by numbers
-/// of its own (`enum btrfs_err_code` of `linux/btrfs.h`).
+/// Translates the answer of the kernel's driver to a change of devices, which may be a refusal by a
+/// number of its own (`enum btrfs_err_code` of `linux/btrfs.h`).
 fn done(answer: IoctlOutput) -> Done<()> {
     match answer {
         0 => Ok(()),
@@ -530,7 +532,7 @@ fn done(answer: IoctlOutput) -> Done<()> {
     }
 }
 
-/// What is wrong with a file of a mount that can't be opened.
+/// Describes why a file of a mount can't be opened.
 pub fn about_opening(path: &Path, error: &std::io::Error) -> Failure {
     match Errno::from_io_error(error) {
         Some(errno @ (Errno::NOTCONN | Errno::CONNABORTED)) => about_mount(path.display(), errno),
@@ -538,7 +540,7 @@ pub fn about_opening(path: &Path, error: &std::io::Error) -> Failure {
     }
 }
 
-/// Why a mounted volume refuses something.
+/// Describes why a mounted volume refuses a request.
 pub fn about_mount(subject: impl std::fmt::Display, errno: Errno) -> Failure {
     match errno {
         Errno::NOTTY => not_on_btrfs(&subject.to_string()),
@@ -547,7 +549,7 @@ pub fn about_mount(subject: impl std::fmt::Display, errno: Errno) -> Failure {
     }
 }
 
-/// An error if an open file is not the root directory of a subvolume.
+/// Returns an error if an open file is not the root directory of a subvolume.
 pub fn check_subvolume(mounted: &Mounted, path: &Path) -> Result<()> {
     mounted.is_read_only().map(drop).map_err(|errno| match errno {
         Errno::INVAL => not_a_subvolume(path),
@@ -555,7 +557,7 @@ pub fn check_subvolume(mounted: &Mounted, path: &Path) -> Result<()> {
     })
 }
 
-/// The key after a key.
+/// Returns the key that follows a key.
 fn after(key: Key) -> Option<Key> {
     let Key { objectid, item_type, offset } = key;
     match (offset.checked_add(1), item_type.0.checked_add(1)) {
@@ -565,7 +567,7 @@ fn after(key: Key) -> Option<Key> {
     }
 }
 
-/// The argument of version 2 with a name.
+/// Returns the argument of version 2 with a name.
 fn named(descriptor: i64, flags: u64, name: &OsStr) -> Done<Argument> {
     let name = name.as_bytes();
     if name.len() > MAX_NAME {
@@ -578,7 +580,7 @@ fn named(descriptor: i64, flags: u64, name: &OsStr) -> Done<Argument> {
     Ok(argument)
 }
 
-/// A number of an answer.
+/// Returns a number in an answer.
 pub fn u64_at(data: &[u8], at: usize) -> u64 {
     data.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }

@@ -1,5 +1,5 @@
-//! What `--json` prints: how values, names and times are written. The forms of all commands are
-//! described in `docs/json.schema.json`.
+//! The output of `--json`: how values, names and times are written. `docs/json.schema.json`
+//! describes the output of all commands.
 
 use std::io::{self, Write};
 
@@ -17,7 +17,7 @@ pub fn print(what: &impl Serialize) -> Result<()> {
     output::say(&as_json(what)?)
 }
 
-/// A value as it is printed.
+/// Returns the text of a value, as [`print()`] writes it.
 pub fn as_json(what: &impl Serialize) -> Result<String> {
     serde_json::to_string_pretty(what).map(|text| text + "\n").map_err(|error| Failure::of(&error))
 }
@@ -29,7 +29,7 @@ pub struct Array<W> {
 }
 
 impl<W: Write> Array<W> {
-    /// Begins it. Nothing is written yet.
+    /// Begins an array. Writes nothing yet.
     pub fn new(out: W) -> Self {
         Self { out, is_empty: true }
     }
@@ -41,7 +41,7 @@ impl<W: Write> Array<W> {
         Ok(serde_json::to_writer(&mut self.out, element)?)
     }
 
-    /// Ends it.
+    /// Ends the array.
     pub fn finish(&mut self) -> io::Result<()> {
         self.out.write_all(if self.is_empty { b"[]\n" } else { b"\n]\n" })?;
         self.out.flush()
@@ -54,7 +54,7 @@ pub fn name(bytes: &[u8]) -> Value {
     std::str::from_utf8(bytes).map_or_else(hex, Value::from)
 }
 
-/// The same as a field.
+/// A name or a path, as a field of a structure; see [`name`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Name(pub Vec<u8>);
 
@@ -64,24 +64,24 @@ impl Serialize for Name {
     }
 }
 
-/// A time in the form of RFC 3339, in UTC with nanoseconds. Before the year 0 and after 9999 it has
-/// a sign or more digits.
+/// Returns a time in the form of RFC 3339, in UTC with nanoseconds. Years before 0 have a sign, and
+/// years after 9999 have more digits.
 pub fn time(at: Timespec) -> String {
     show::time(at).replacen(' ', "T", 1).replace(" UTC", "+00:00")
 }
 
-/// The same of seconds since 1970, none of which are no time.
+/// Returns the time of these seconds since 1970, as [`time`]; `None` for 0.
 pub fn seconds(sec: u64) -> Option<String> {
     (sec > 0).then(|| time(Timespec { sec, nsec: 0 }))
 }
 
-/// The same as a field.
+/// Serializes seconds since 1970 as [`seconds`].
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields so")]
 pub fn serialize_seconds<S: Serializer>(sec: &u64, serializer: S) -> std::result::Result<S::Ok, S::Error> {
     seconds(*sec).serialize(serializer)
 }
 
-/// A type of files.
+/// Returns the name of a file type.
 pub fn type_name(file_type: FileType) -> &'static str {
     match file_type {
         FileType::Regular => "file",
@@ -95,7 +95,7 @@ pub fn type_name(file_type: FileType) -> &'static str {
     }
 }
 
-/// An attribute that has changed, by the name of its field.
+/// Returns the name of the field for an attribute that has changed.
 pub fn attribute_name(attribute: ChangedAttribute) -> &'static str {
     match attribute {
         ChangedAttribute::Mode => "mode",
@@ -110,7 +110,7 @@ pub fn attribute_name(attribute: ChangedAttribute) -> &'static str {
     }
 }
 
-/// A file of a volume: its path, attributes, and the target of a symbolic link.
+/// Describes a file of a volume: its path, attributes, and the target of a symbolic link.
 pub fn file(path: &[u8], of: &Attributes, target: Option<&[u8]>) -> Value {
     let is_device = matches!(of.file_type, FileType::CharDevice | FileType::BlockDevice);
     json!({

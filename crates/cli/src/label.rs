@@ -1,4 +1,4 @@
-//! `ubtrfs label`: what a volume is called.
+//! `ubtrfs label`: shows or sets the label of a volume.
 
 use std::os::unix::ffi::OsStrExt;
 

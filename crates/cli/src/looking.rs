@@ -1,4 +1,4 @@
-//! What is on a device, or in a part of it, by a look that keeps nobody out.
+//! Examines a device, or a part of it, without keeping others from using it.
 
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -24,14 +24,15 @@ pub fn is_block(path: &Path) -> bool {
 
 /// Why a device was not opened.
 pub enum NotOpened {
-    /// It is away: nothing of that name is there, nobody answers for it, or it has no such part.
+    /// It is away: the name does not exist, no server answers for it, or it has no such part.
     Away(Failure),
-    /// It is there. Somebody else uses it, or we may not, or it can't be what was meant.
+    /// It is present, but somebody else uses it, we lack permission, or it can't be the device that
+    /// was meant.
     Refused(Failure),
 }
 
 impl NotOpened {
-    /// What to say of it.
+    /// Returns the failure.
     pub fn failure(self) -> Failure {
         let (Self::Away(failure) | Self::Refused(failure)) = self;
         failure
@@ -48,38 +49,40 @@ impl From<Error> for NotOpened {
     }
 }
 
-/// Whether an error says that we may not open a device, or lack what it takes, and nothing of the
-/// device.
+/// Whether an error says that we lack permission or resources to open a device, which says nothing
+/// about the device.
 fn is_ours(error: &io::Error) -> bool {
     let lacks = [Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(|errno| Some(errno.raw_os_error()));
     matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
         || lacks.contains(&error.raw_os_error())
 }
 
-/// The part of a device that the volume is in; a partition is looked up in the partition table.
+/// Returns the part of a device that the volume is in. A partition is looked up in the partition
+/// table.
 pub fn part_of(path: &Path, window: Window) -> Result<DevicePart> {
     find_part(path, window, None).map_err(NotOpened::failure)
 }
 
-/// The same; an export of a server that is away is waited for no longer than that.
+/// Returns the part of a device that the volume is in. Waits no longer than `timeout` for the
+/// server of an export.
 pub fn find_part(path: &Path, window: Window, timeout: Option<Duration>) -> std::result::Result<DevicePart, NotOpened> {
     let Some(number) = window.partition else {
         return Ok(DevicePart { start: window.offset, size: window.sizelimit.filter(|limit| *limit > 0) });
     };
     let device = look(path, timeout)?;
-    // Nothing of the volume is on it, whatever else.
+    // Without the partition, nothing of the volume is on the device.
     let failed = |error: Error| NotOpened::Away(Failure::about(path.display(), &error));
     let none = || NotOpened::Away(Failure::new(format!("{}: there is no partition table", path.display())));
     PartitionTable::read(&*device).map_err(failed)?.ok_or_else(none)?.part(number).map_err(failed)
 }
 
-/// Opens a device for a look at it.
+/// Opens a device for reading, to examine it.
 pub fn look(path: &Path, timeout: Option<Duration>) -> std::result::Result<Arc<dyn Device>, Error> {
     let part = DevicePart::WHOLE;
     open_named(path, Opening { mode: OpenMode::ReadOnly, exclusive: Exclusive::No, part, timeout })
 }
 
-/// A part of a device.
+/// Returns a part of a device, as a device.
 pub fn within(path: &Path, device: Arc<dyn Device>, part: DevicePart) -> Result<Arc<dyn Device>> {
     if part.is_whole() {
         return Ok(device);
@@ -88,25 +91,25 @@ pub fn within(path: &Path, device: Arc<dyn Device>, part: DevicePart) -> Result<
     part.map(|part| Arc::new(part) as _).map_err(|error| Failure::about(path.display(), &error))
 }
 
-/// The superblock of the volume in this part of a device, if it can be read.
+/// Returns the superblock of the volume in this part of a device, if it can be read.
 pub fn superblock_on(path: &Path, window: Window) -> Option<Superblock> {
     Volume::superblock_of(&*part_to_look_at(path, window)?)
 }
 
-/// A part of a device, for a look at it.
+/// Opens a part of a device, to examine it.
 pub fn part_to_look_at(path: &Path, window: Window) -> Option<Arc<dyn Device>> {
     within(path, open_to_look(path).ok()?, part_of(path, window).ok()?).ok()
 }
 
-/// Whether other volumes are made from the one on these devices, so that nothing may write to it.
-/// Those of which nothing can be seen don't count.
+/// Whether the volume on these devices is a seed of other volumes, so that nothing may write to it.
+/// Devices without a readable superblock are ignored.
 pub fn is_seed(paths: &[PathBuf], window: Window) -> bool {
     let mut seen =
         paths.iter().filter_map(|path| superblock_on(path, window)).map(|found| is_of_seed(&found)).peekable();
     seen.peek().is_some() && seen.all(|is_seed| is_seed)
 }
 
-/// Whether other volumes are made from that of this superblock.
+/// Whether the volume of this superblock is a seed of other volumes.
 pub fn is_of_seed(superblock: &Superblock) -> bool {
     superblock.flags.contains(SuperblockFlags::SEEDING)
 }

@@ -79,8 +79,8 @@ use clap::{CommandFactory, Parser};
 use args::filesystem::FilesystemCommand;
 use args::{Arguments, Command, MkfsAlone};
 
-/// A server allocates and frees much at each commit, in many threads: this allocator gives memory
-/// back.
+/// A server allocates and frees much at each commit, in many threads; this allocator returns memory
+/// to the system.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,4 +1,5 @@
-//! The other devices of a volume, of which some are named: block devices are looked for in /dev.
+//! Finds the other devices of a volume of which some are named: it searches the block devices in
+//! `/dev`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -10,7 +11,7 @@ use ubtrfs_volume::{Device, FoundDevice, OpenOptions, Volume, is_remote, open_to
 
 use crate::failure::{Failure, Result};
 
-/// Refuses a device that is given twice, under whatever names.
+/// Refuses a device that is given twice, even under different names.
 pub fn check_distinct(paths: &[PathBuf]) -> Result<()> {
     let mut seen = BTreeMap::new();
     for path in paths {
@@ -23,28 +24,28 @@ pub fn check_distinct(paths: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Adds the devices of the option `device=` to those that are named. An fstab that gives all
-/// devices of a volume there also gives the one that its UUID stands for: it counts once.
+/// Adds the devices of the option `device=` to those that are named. If an fstab lists all devices
+/// of a volume there, it also lists the one that the UUID stands for: that device counts once.
 pub fn add_of_options(paths: &mut Vec<PathBuf>, of_options: Vec<PathBuf>) {
     let mut seen: BTreeSet<_> = paths.iter().map(|path| identity(path)).collect();
     paths.extend(of_options.into_iter().filter(|path| seen.insert(identity(path))));
 }
 
-/// What two names of one device have in common.
+/// Returns a value that is equal for two names of one device.
 fn identity(path: &Path) -> (u64, u64, PathBuf) {
     match std::fs::metadata(path) {
         Ok(found) if found.file_type().is_block_device() => (0, found.rdev(), PathBuf::new()),
         Ok(found) => (found.dev(), found.ino(), PathBuf::new()),
-        // An export, or an image that is made.
+        // An export, or an image that is to be made.
         Err(_) => (0, 0, path.into()),
     }
 }
 
-/// The devices that are named, and block devices with the rest of their volume, if a block device
-/// is among those. What is not found is missing when the volume is opened.
+/// Returns the devices that are named and, if a block device is among them, the other block devices
+/// of their volume. A device that is not found here is missing when the volume is opened.
 ///
-/// Which devices the volume has the newest of its superblocks says: a device that is named, or one
-/// that is found by it, may have been removed or replaced meanwhile.
+/// The newest superblock says which devices the volume has: a device that is named, or found by
+/// another one, may have been removed or replaced meanwhile.
 pub fn with_others(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     check_distinct(paths)?;
     let mut paths = paths.to_vec();
@@ -54,7 +55,7 @@ pub fn with_others(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     if !paths.iter().any(is_block) {
         return Ok(paths);
     }
-    // Whatever can't be opened now says so later.
+    // A device that can't be opened now is reported when it is opened for use.
     let devices: Option<Vec<Arc<dyn Device>>> = paths.iter().map(|path| open_to_look(path).ok()).collect();
     let Some(mut devices) = devices else { return Ok(paths) };
     let superblocks: Option<Vec<Superblock>> = devices.iter().map(|device| Volume::superblock_of(&**device)).collect();
@@ -83,8 +84,8 @@ pub fn with_others(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
         }
     }
     if paths.len() > named {
-        // Somebody may have meant the newer one, and what a volume has been without would become
-        // what counts.
+        // The user may have meant the newer device; and if the volume were opened with the older
+        // one, the outdated contents would become the current ones.
         for (path, own) in paths.iter().zip(&superblocks) {
             if let Some(newer) = attached.iter().flatten().find(|found| is_newer(&found.superblock, own)) {
                 return Err(both(path, newer));
@@ -94,7 +95,7 @@ pub fn with_others(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Two devices say that they are the same one.
+/// Returns the failure about two devices that have the same number in the same volume.
 fn both(first: &Path, second: &FoundDevice) -> Failure {
     let FoundDevice { path, superblock } = second;
     Failure::new(format!(
@@ -106,15 +107,15 @@ fn both(first: &Path, second: &FoundDevice) -> Failure {
     ))
 }
 
-/// Whether one of these is the superblock of a device that has replaced the other's, or the other's
-/// is an old copy of it.
+/// Whether `one` is a newer superblock of the device of `other`: its device has replaced that of
+/// `other`, or `other` is on an old copy.
 fn is_newer(one: &Superblock, other: &Superblock) -> bool {
     let id = |superblock: &Superblock| (superblock.fsid, superblock.dev_item.devid, superblock.dev_item.uuid);
     id(one) == id(other) && one.generation > other.generation
 }
 
-/// Whether these are all devices of their volume, and none of them is behind the others, which may
-/// know of more.
+/// Whether these are all devices of their volume, and all are of the same generation. A device that
+/// is behind the others may not know of all devices.
 fn are_all_there(superblocks: &[Superblock]) -> bool {
     let newest = superblocks.iter().max_by_key(|superblock| superblock.generation);
     newest.is_some_and(|newest| {
@@ -123,13 +124,13 @@ fn are_all_there(superblocks: &[Superblock]) -> bool {
     })
 }
 
-/// Devices of the machine that these lack.
+/// Returns the devices of this machine that the volume on these devices lacks.
 fn missing(devices: &[Arc<dyn Device>], superblocks: &[Superblock], attached: &[FoundDevice]) -> Vec<FoundDevice> {
     let given: BTreeSet<_> = superblocks.iter().map(|superblock| superblock.dev_item.devid).collect();
     let is_same = |found: &&FoundDevice| superblocks.iter().any(|given| given.fsid == found.superblock.fsid);
     let others = attached.iter().filter(is_same);
     let Ok(volume) = Volume::open_degraded(devices.to_vec(), OpenOptions { read_only: true }) else {
-        // Those that are there don't have the whole chunk tree.
+        // The given devices don't have the whole chunk tree.
         return others.filter(|found| !given.contains(&found.superblock.dev_item.devid)).cloned().collect();
     };
     let lacks = volume.missing_devices();
@@ -139,7 +140,7 @@ fn missing(devices: &[Arc<dyn Device>], superblocks: &[Superblock], attached: &[
     if !found.is_empty() || lacks.is_empty() {
         return found;
     }
-    // The volume may have none of the others any more that it had by these.
+    // The volume may since have lost all the other devices that these know of.
     let newer = others.filter(|found| found.superblock.generation > volume.superblock().generation);
     newer.max_by_key(|found| found.superblock.generation).cloned().into_iter().collect()
 }

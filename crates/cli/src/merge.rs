@@ -1,4 +1,4 @@
-//! `ubtrfs merge`: takes what changed from one subvolume to another into a third.
+//! `ubtrfs merge`: applies the changes from one subvolume to another to a third one.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -53,7 +53,7 @@ fn merge(arguments: &args::Merge) -> Result<Vec<MergeRecord>> {
     Ok(merged)
 }
 
-/// What an error says of a merge.
+/// Describes an error of a merge.
 fn explained(arguments: &args::Merge, errno: Errno) -> Option<String> {
     let [base, changed, target] = [&arguments.base, &arguments.changed, &arguments.target].map(|word| word.display());
     let why = match errno {

@@ -1,4 +1,4 @@
-//! What a device without btrfs holds instead, and what to do about it.
+//! Describes what a device without btrfs holds instead, and what to do about it.
 
 use std::fs::File;
 use std::io;
@@ -13,7 +13,7 @@ use ubtrfs_volume::{Device, DevicePart, Error, is_remote, open_to_look};
 
 use crate::partitions::Partitions;
 
-/// Bytes at an offset of files that wrap an image: what they are, and the remedy.
+/// Files that wrap an image: their bytes at an offset, what they are, and the remedy.
 const WRAPPED: &[(u64, &[u8], &str, &str)] = &[
     (0, b"\x1f\x8b\x08", "a file compressed by gzip", "unpack it with 'gzip -d' first"),
     (0, b"\x28\xb5\x2f\xfd", "a file compressed by zstd", "unpack it with 'zstd -d' first"),
@@ -26,7 +26,8 @@ const WRAPPED: &[(u64, &[u8], &str, &str)] = &[
     (64, b"\x7f\x10\xda\xbe", "a disk image in the format VDI", CONVERT),
 ];
 
-/// The same of files that no image is wrapped in, and that somebody may miss.
+/// Files that wrap no image, but that somebody may miss: their bytes at an offset, and what they
+/// are.
 const OTHERS: &[(u64, &[u8], &str)] = &[
     (0, b"SQLite format 3\0", "an SQLite database"),
     (257, b"ustar", "a tar archive"),
@@ -36,15 +37,15 @@ const OTHERS: &[(u64, &[u8], &str)] = &[
     (0, b"%PDF-", "a PDF document"),
 ];
 
-/// A volume has more bytes than this: its superblock ends there.
+/// A volume is larger than this, since its superblock ends there, in bytes.
 const MIN: u64 = 68 << 10;
-/// What is looked at to find out whether there is anything.
+/// How many bytes at the start are searched for anything but zeros.
 const BEGINNING: usize = 128 << 10;
 
 const CONVERT: &str = "'qemu-img convert -O raw' makes an image of it that can be read";
 
-/// What else than btrfs is on a device, as the end of a sentence, for a mount in words of its
-/// options: nothing if that isn't known.
+/// Describes what a device holds instead of btrfs, as the end of a sentence; for a mount, by its
+/// options. Returns `None` if that isn't known.
 pub fn instead_of_btrfs(path: &Path, of_mount: bool) -> Option<String> {
     let device = open_to_look(path).ok()?;
     match Partitions::of(path) {
@@ -78,9 +79,9 @@ pub fn instead_of_btrfs(path: &Path, of_mount: bool) -> Option<String> {
     })
 }
 
-/// What is in a part of a device, or in an image file, that a new volume would overwrite: `None` if
-/// nobody can miss it. Of a file that is any byte which is not zero; of a device, which may have
-/// remains of what was deleted, that is what can be recognised.
+/// Describes what a new volume would overwrite in a part of a device, or in an image file; `None`
+/// if nobody can miss it. In a file, any byte that is not zero counts. A device may have remains of
+/// what was deleted, so only recognised contents count there.
 pub fn overwritten(path: &Path, device: &dyn Device, part: DevicePart) -> io::Result<Option<String>> {
     let rest = device.size().saturating_sub(part.start);
     let size = part.size.map_or(rest, |limit| limit.min(rest));
@@ -104,7 +105,7 @@ pub fn overwritten(path: &Path, device: &dyn Device, part: DevicePart) -> io::Re
 fn has_data(file: &File, mut at: u64, end: u64) -> io::Result<bool> {
     let mut buffer = vec![0; 1 << 20];
     while at < end {
-        // Holes, and space that is only reserved, are passed over.
+        // Skips holes and space that is only preallocated.
         at = match rustix::fs::seek(file, SeekFrom::Data(at)) {
             Ok(data) => data,
             Err(Errno::NXIO) => return Ok(false),

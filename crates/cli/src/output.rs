@@ -1,11 +1,11 @@
-//! What commands print.
+//! The output of commands.
 
 use std::io::{self, Write};
 
 use crate::failure::{Failure, Result};
 use crate::show::harmless;
 
-/// Prints whole lines to the standard output: the last one may be given without its line break.
+/// Prints whole lines to the standard output. The last line may lack its line break.
 pub fn say(text: &str) -> Result<()> {
     let line_break = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
     let mut out = io::stdout().lock();
@@ -13,7 +13,7 @@ pub fn say(text: &str) -> Result<()> {
     written.map_err(|error| Failure::output(&error))
 }
 
-/// Prints one line that has names in it: characters that a terminal obeys are escaped.
+/// Prints one line with names in it: characters that control a terminal are escaped.
 pub fn say_line(line: &str) -> Result<()> {
     say(&harmless(line))
 }

@@ -1,4 +1,4 @@
-//! The partitions of a disk image, and what is in them.
+//! The partitions of a disk image, and their contents.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -13,13 +13,13 @@ use crate::failure::with_advice;
 use crate::show;
 use crate::size::show_size;
 
-/// A partition table, for people and as `--json` shows it.
+/// A partition table, for the text and for `--json`.
 #[derive(Debug, Serialize)]
 pub struct Partitions {
     #[serde(rename = "partition_table")]
     table: &'static str,
     sector_size: u32,
-    /// By the backup header, since the primary is bad.
+    /// The table was read from the backup header, since the primary one is bad.
     by_backup: bool,
     /// What is wrong with the table.
     fault: Option<&'static str>,
@@ -33,15 +33,15 @@ struct Described {
     start: u64,
     size: u64,
     name: String,
-    /// Why it can't be used.
+    /// Why the partition can't be used.
     fault: Option<String>,
-    /// What is in it, if that is known.
+    /// The contents of the partition, if they are known.
     contents: Option<String>,
     label: Option<String>,
 }
 
 impl Partitions {
-    /// The partitions of a device, if it has a partition table.
+    /// Returns the partitions of a device, if it has a partition table.
     pub fn of(path: &Path) -> Result<Option<Self>, Error> {
         let device = open_to_look(path)?;
         let Some(table) = PartitionTable::read(&*device)? else { return Ok(None) };
@@ -54,7 +54,7 @@ impl Partitions {
         }))
     }
 
-    /// What it is, and which of them hold btrfs: the end of a sentence.
+    /// Describes the table, and which partitions hold btrfs, as the end of a sentence.
     pub fn as_hint(&self, of_mount: bool) -> String {
         let option = if of_mount { "-o partition=" } else { "--partition " };
         let with_btrfs = self.list.iter().filter(|one| one.is_btrfs());
@@ -69,7 +69,7 @@ impl Partitions {
         }
     }
 
-    /// A line for each.
+    /// Returns a line for each partition.
     pub fn as_text(&self) -> String {
         let mut text = String::new();
         let mut line = |name: &str, value: &str| {

@@ -1,4 +1,4 @@
-//! Finding a file of a volume that is not mounted.
+//! Finds a file of a volume that is not mounted.
 
 use ubtrfs::{Errno, Filesystem, InodeId};
 use ubtrfs_format::items::FileType;
@@ -10,13 +10,14 @@ use crate::show;
 /// Whether a symbolic link at the end of a path is followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtEnd {
-    /// What it refers to.
+    /// The link is followed.
     Follow,
-    /// The link itself.
+    /// The link itself is returned.
     Stay,
 }
 
-/// The inode at a path. Paths begin at the root of the mounted subvolume; `..` of it is itself.
+/// Returns the inode at a path. Paths begin at the root of the mounted subvolume, whose `..` is the
+/// root itself.
 pub fn find(fs: &Filesystem, path: &[u8], at_end: AtEnd) -> Result<InodeId> {
     lookup(fs, path, at_end).map_err(|error| match error {
         ubtrfs::Error::Posix(Errno::LOOP) => Failure::new(format!("{}: too many symbolic links", show::bytes(path))),
@@ -24,7 +25,7 @@ pub fn find(fs: &Filesystem, path: &[u8], at_end: AtEnd) -> Result<InodeId> {
     })
 }
 
-/// The same, with the engine's own error.
+/// Returns the inode at a path, or the engine's own error.
 pub fn lookup(fs: &Filesystem, path: &[u8], at_end: AtEnd) -> ubtrfs::Result<InodeId> {
     let mut links = 0;
     let mut at = fs.root();
@@ -56,12 +57,12 @@ pub fn lookup(fs: &Filesystem, path: &[u8], at_end: AtEnd) -> ubtrfs::Result<Ino
     Ok(at)
 }
 
-/// The names of a path, the last one first.
+/// Returns the names of a path, the last one first.
 fn components(path: &[u8]) -> Vec<Vec<u8>> {
     path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).rev().map(<[u8]>::to_vec).collect()
 }
 
-/// An error at a path.
+/// Returns the failure for an error at a path.
 pub fn failure(path: &[u8], error: &ubtrfs::Error) -> Failure {
     let path = show::bytes(path);
     match error {

@@ -1,4 +1,4 @@
-//! Where something is: on a mount, or in an image.
+//! The places that commands take as arguments: on a mount, or in an image.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -21,18 +21,18 @@ use crate::host::sources::Sources;
 use crate::mount_table;
 use crate::path::{AtEnd, find};
 
-/// A place, by its name.
+/// A place, as its name says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// On a mounted volume.
+    /// A path on a mounted volume.
     Mounted(PathBuf),
-    /// In an image, from the volume's top level.
+    /// A path in an image, from the volume's top level.
     Image { image: PathBuf, path: PathBuf },
 }
 
 impl Place {
-    /// Reads `PATH` or `IMAGE:PATH`: what is before the first colon that follows a file or a block
-    /// device is an image.
+    /// Parses `PATH` or `IMAGE:PATH`. The image is what stands before the first colon that follows
+    /// the name of a file or a block device.
     pub fn parse(word: &OsStr) -> Self {
         let bytes = word.as_bytes();
         if is_remote(word) {
@@ -52,7 +52,7 @@ impl Place {
         Self::Mounted(word.into())
     }
 
-    /// Reads the place of a volume, which an image alone is.
+    /// Parses the place of a volume, which may be an image without a path.
     pub fn of_volume(word: &OsStr) -> Self {
         match Self::parse(word) {
             Self::Mounted(path) if is_image(&path) => Self::Image { image: path, path: PathBuf::new() },
@@ -60,8 +60,8 @@ impl Place {
         }
     }
 
-    /// Reads the place of something that may be a file: a regular file alone is one of a mounted
-    /// volume if it is on one, and otherwise an image.
+    /// Parses the place of something that may be a file. A regular file without a path in it is a
+    /// file of a mounted volume if it is on one, and otherwise an image.
     pub fn of_file(word: &OsStr) -> Self {
         match Self::parse(word) {
             Self::Mounted(path) if is_image(&path) && !is_on_btrfs(&path) => {
@@ -71,7 +71,7 @@ impl Place {
         }
     }
 
-    /// The image, and the path in it.
+    /// Returns the image, and the path in it.
     pub fn in_image(self) -> Result<(PathBuf, PathBuf)> {
         match self {
             Self::Image { image, path } => Ok((image, path)),
@@ -80,8 +80,8 @@ impl Place {
     }
 }
 
-/// The directory by which a mounted volume is named, if that is the only place; all devices of a
-/// volume that is not mounted are others.
+/// Returns the directory that names a mounted volume, if it is the only place. Otherwise the places
+/// are the devices of a volume that is not mounted.
 pub fn mount_of(places: &[PathBuf]) -> Option<&Path> {
     match places {
         [directory] if directory.is_dir() => Some(directory),
@@ -89,13 +89,14 @@ pub fn mount_of(places: &[PathBuf]) -> Option<&Path> {
     }
 }
 
-/// A place with more devices of the volume, of which a mount needs none.
+/// Returns a place with further devices of the volume, which are omitted for a mount.
 pub fn with_more(place: &Path, more: &[PathBuf]) -> Vec<PathBuf> {
     let more = if place.is_dir() { &[] } else { more };
     [&[place.to_owned()][..], more].concat()
 }
 
-/// The image, and the path in it unless the word is an image alone, or nowhere.
+/// Returns the image, and the path in it, if the word has one. A word that is no place in an image
+/// is returned as it is.
 pub fn split_image(word: &Path) -> (PathBuf, Option<PathBuf>) {
     match Place::parse(word.as_os_str()) {
         Place::Image { image, path } if !word.exists() => (image, Some(path).filter(|path| path.as_os_str() != "")),
@@ -103,8 +104,8 @@ pub fn split_image(word: &Path) -> (PathBuf, Option<PathBuf>) {
     }
 }
 
-/// Whether the command line may begin a place with this word. A number is none, whatever is called
-/// so. `may_be_file`: a regular file on a mounted volume is meant itself.
+/// Classifies the word as a place on the command line. A number is not an image, even if a file has
+/// that name. With `may_be_file`, a regular file on a mounted volume is meant itself.
 pub fn classify(word: &OsStr, may_be_file: bool) -> Word {
     let place = if may_be_file { Place::of_file(word) } else { Place::of_volume(word) };
     match (Place::parse(word), place) {
@@ -114,7 +115,8 @@ pub fn classify(word: &OsStr, may_be_file: bool) -> Word {
     }
 }
 
-/// An error about what is no place in an image, for commands that work on nothing else.
+/// Returns the error about words that are no place in an image, for commands that work on images
+/// only.
 pub fn not_in_an_image(words: impl std::fmt::Display) -> Failure {
     Failure::new(format!("{words} is not in an image: write IMAGE:PATH, with an image or a device that exists"))
 }
@@ -123,8 +125,8 @@ fn as_path(path: &[u8]) -> PathBuf {
     OsStr::from_bytes(path).into()
 }
 
-/// An NBD URI and what follows its colon: the first one behind the host and the port. The name of
-/// an export and the path of a socket have `%3A` instead.
+/// Splits an NBD URI from what follows its colon, which is the first one after the host and the
+/// port. The name of an export and the path of a socket have `%3A` instead.
 fn split_uri(word: &[u8]) -> (&OsStr, Option<&[u8]>) {
     let scheme = word.iter().position(|byte| *byte == b':').map_or(0, |at| at + 1);
     let start = if word[scheme..].starts_with(b"//") { scheme + 2 } else { scheme };
@@ -148,7 +150,7 @@ fn is_on_btrfs(path: &Path) -> bool {
         && mount_table::holding(path).is_some_and(|on| is_btrfs(&on))
 }
 
-/// The directory and the name that a path ends with.
+/// Returns the directory of a path, and the name that the path ends with.
 pub fn split(path: &Path) -> Result<(PathBuf, OsString)> {
     let wrong = || Failure::new(format!("{} is not the name of a subvolume", path.display()));
     let name = path.file_name().ok_or_else(wrong)?.to_owned();
@@ -156,23 +158,23 @@ pub fn split(path: &Path) -> Result<(PathBuf, OsString)> {
     Ok((dir.to_owned(), name))
 }
 
-/// What a volume that is not mounted is opened for.
+/// The purpose for which a volume that is not mounted is opened.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening {
-    /// It may be changed.
+    /// The volume may be changed.
     pub writable: bool,
-    /// What is deleted is freed meanwhile.
+    /// What is deleted is freed in the background.
     pub in_background: bool,
-    /// A log is left out.
+    /// The log tree is not replayed.
     pub no_log_replay: bool,
 }
 
 impl Opening {
-    /// To be looked at.
+    /// For reading.
     pub const READING: Self = Self { writable: false, in_background: false, no_log_replay: false };
-    /// To be changed.
+    /// For changes.
     pub const WRITING: Self = Self { writable: true, ..Self::READING };
-    /// To be changed for a long time.
+    /// For changes that take long.
     pub const WRITING_IN_BACKGROUND: Self = Self { in_background: true, ..Self::WRITING };
 }
 
@@ -181,12 +183,12 @@ pub struct Image {
     pub fs: Arc<Filesystem>,
     path: PathBuf,
     sources: Sources,
-    /// What keeps others from writing to the devices.
+    /// Claims that keep others from writing to the devices.
     _claims: Vec<File>,
 }
 
 impl Image {
-    /// Opens it.
+    /// Opens the volume in an image.
     pub fn open(image: &Path, how: &InImage, opening: Opening) -> Result<Self> {
         let Opening { writable, in_background, no_log_replay } = opening;
         let paths = [&[image.to_owned()][..], &how.devices].concat();
@@ -208,22 +210,22 @@ impl Image {
         Ok(Self { fs, path: image.to_owned(), sources: opened.sources, _claims: opened.claims })
     }
 
-    /// The image, or the first device.
+    /// Returns the path of the image, or of the first device.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What the volume is in.
+    /// Returns the host's files that the volume is in.
     pub fn sources(&self) -> &Sources {
         &self.sources
     }
 
-    /// What is at a path.
+    /// Returns the inode at a path.
     pub fn find(&self, path: &Path) -> Result<InodeId> {
         find(&self.fs, path.as_os_str().as_bytes(), AtEnd::Follow)
     }
 
-    /// The subvolume whose root directory is at a path.
+    /// Returns the subvolume whose root directory is at a path.
     pub fn root_at(&self, path: &Path) -> Result<TreeId> {
         let found = self.find(path)?;
         if found == InodeId::root_of(found.subvolume) {
@@ -232,17 +234,17 @@ impl Image {
         Err(not_a_subvolume(path))
     }
 
-    /// An error of the volume as a whole.
+    /// Returns the failure for an error of the volume as a whole.
     pub fn failed(&self, error: &ubtrfs::Error) -> Failure {
         Failure::about(self.path.display(), error)
     }
 
-    /// Makes what was changed durable.
+    /// Commits all changes.
     pub fn close(self) -> Result<()> {
         self.fs.close().map_err(|error| Failure::about(self.path.display(), &error))
     }
 
-    /// Makes directories, as far as there are none, as edits do.
+    /// Makes those directories of a path that don't exist, as edits do.
     pub fn make_directories(&self, path: &Path) -> Result<()> {
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let editor = Editor::new(&self.fs, owner);
@@ -250,25 +252,25 @@ impl Image {
     }
 }
 
-/// An error about subvolumes that must be in one volume.
+/// Returns the error about subvolumes that must be in one volume.
 pub fn other_volumes() -> Failure {
     Failure::new("the subvolumes must be in the same volume")
 }
 
-/// An error about a path that is neither: one that has a colon and is nowhere is meant to be in an
-/// image.
+/// Returns the error about a path that is neither on a mounted volume nor in an image. If it has a
+/// colon and does not exist, it is taken for a place in an image.
 pub fn neither(path: &Path) -> Failure {
     let shown = path.display();
     let exists = if path.exists() { "" } else { " with an image or a device that exists" };
     Failure::new(format!("{shown} is neither a directory of a mounted volume nor IMAGE:PATH{exists}"))
 }
 
-/// An error about what is no subvolume.
+/// Returns the error about a path that is not a subvolume.
 pub fn not_a_subvolume(path: impl AsRef<OsStr>) -> Failure {
     Failure::new(format!("{} is not a subvolume", path.as_ref().display()))
 }
 
-/// Adds what to do about an image that is mounted.
+/// Adds to a failure what to do about it, if the image is mounted.
 pub fn unless_mounted(image: &Path, window: Window, failure: Failure) -> Failure {
     let Ok(part) = part_of(image, window) else { return failure };
     match ubtrfs_volume::open_part_exclusively(image, OpenMode::ReadOnly, part, None) {
@@ -279,7 +281,7 @@ pub fn unless_mounted(image: &Path, window: Window, failure: Failure) -> Failure
     }
 }
 
-/// Whether two paths are those of one image.
+/// Whether two paths refer to one image.
 pub fn is_same(one: &Path, other: &Path) -> bool {
     let canonical = |path: &Path| path.canonicalize().ok();
     one == other || canonical(one).is_some_and(|path| canonical(other) == Some(path))

@@ -1,8 +1,9 @@
-//! What could not be copied as it is.
+//! The problems of a copy: what could not be copied as it is.
 
 use std::io::Write;
 
-/// Problems that are kept to be listed, and bytes of them: paths of a hostile volume are long.
+/// How many problems are kept to be listed, and how many bytes of them, since a hostile volume may
+/// have long paths.
 const KEPT: usize = 10_000;
 const KEPT_BYTES: usize = 16 << 20;
 
@@ -15,7 +16,7 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// Adds what is wrong at a path.
+    /// Adds a problem at a path.
     pub fn add(&mut self, path: impl std::fmt::Display, what: impl std::fmt::Display) {
         self.count += 1;
         if self.list.len() < KEPT && self.bytes < KEPT_BYTES {
@@ -29,17 +30,17 @@ impl Problems {
         self.count == 0
     }
 
-    /// Those that are kept.
+    /// Returns the problems that are kept.
     pub fn listed(&self) -> &[String] {
         &self.list
     }
 
-    /// How many there are.
+    /// Returns the number of all problems.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Lists them on the standard error stream.
+    /// Lists the problems on the standard error stream.
     pub fn report(&self, err: &mut impl Write) {
         for problem in &self.list {
             let _ = writeln!(err, "ubtrfs: {problem}");

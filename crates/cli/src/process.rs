@@ -1,24 +1,25 @@
-//! Processes, as `/proc` shows them.
+//! Processes, according to `/proc`.
 
 use std::os::fd::BorrowedFd;
 
 use rustix::io::FdFlags;
 
-/// When a process started, in the clock ticks of the kernel: the 22nd field of its `stat`, the
-/// second of which (the name, in parentheses) may have any characters.
+/// Returns when a process started, in clock ticks of the kernel: the 22nd field of its `stat`. The
+/// second field, the name in parentheses, may contain any characters.
 pub fn started(pid: &str) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// Keeps from programs that this one executes what it has inherited itself: files, locks, pipes.
+/// Marks all descriptors of this process close-on-exec, so that the programs that it executes do
+/// not get the files, locks and pipes which it has inherited.
 pub fn keep_descriptors() {
     let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };
     let numbers = open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     for number in numbers.filter(|number| *number > 2) {
-        // SAFETY: the descriptor is only marked; if it has been closed meanwhile (the directory's
-        // own), the call fails.
+        // SAFETY: the descriptor is only marked. If it has been closed meanwhile, as the
+        // directory's own, the call fails.
         let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
         let _ = rustix::io::fcntl_setfd(descriptor, FdFlags::CLOEXEC);
     }

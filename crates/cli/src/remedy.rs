@@ -1,4 +1,4 @@
-//! What to do about a device that can't be opened, where that is known.
+//! Says what to do about a device that can't be opened, where that is known.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -9,15 +9,15 @@ use ubtrfs_volume::{Error, absolute_name, backing_file, is_remote, mount_table};
 
 use crate::failure::{Failure, Result};
 
-/// Of a mount that its server has left behind.
+/// The text about a mount whose server has died.
 pub const NO_SERVER: &str = "the server of this mount is no more";
 
-/// Fails because the server of a mount is no more, and says what to do.
+/// Returns the failure about a mount whose server has died, and what to do about it.
 pub fn about_dead_mount(subject: impl std::fmt::Display) -> Failure {
     Failure::new(format!("{subject}: {NO_SERVER}; `ubtrfs umount` clears the mount"))
 }
 
-/// An error if a mount is one of the kernel's, for what only those of ubtrfs can do.
+/// Returns an error if a mount is one of the kernel's, for what only mounts of ubtrfs can do.
 pub fn only_on_ours(what: &str, place: &Path, is_of_the_kernel: bool) -> Result<()> {
     if !is_of_the_kernel {
         return Ok(());
@@ -25,12 +25,12 @@ pub fn only_on_ours(what: &str, place: &Path, is_of_the_kernel: bool) -> Result<
     Err(Failure::new(format!("{}: it is a mount of the kernel's: {what} is for mounts of ubtrfs", place.display())))
 }
 
-/// An error about what only a mounted volume can do.
+/// Returns the error about what only a mounted volume can do.
 pub fn only_on_mounts(what: &str) -> Failure {
     Failure::new(format!("{what} is for volumes that are mounted: name a directory on the mount"))
 }
 
-/// Fails because a device can't be opened, and says what to do.
+/// Returns the failure about a device that can't be opened, and what to do about it.
 pub fn about_device(error: &Error) -> Failure {
     let remedy = match error {
         Error::NotADevice { path } if is_dead(path) => {
@@ -55,7 +55,7 @@ pub fn about_device(error: &Error) -> Failure {
 
 const READ_ONLY: &str = "commands that only read, and mounts with -o ro, work all the same";
 
-/// What to do about a server that can't be reached, or does not let us write.
+/// Returns what to do about a server that can't be reached, or refuses writes.
 fn of_server(kind: ErrorKind) -> Option<&'static str> {
     match kind {
         ErrorKind::ReadOnlyFilesystem => Some(READ_ONLY),
@@ -69,11 +69,11 @@ fn of_server(kind: ErrorKind) -> Option<&'static str> {
     }
 }
 
-/// Why no chunk leaves a device, and what to do about it.
+/// Why no chunk can be moved off a device, and what to do about it.
 pub const WITHOUT_FREE_SPACE_TREE: &str =
     "the volume has no free-space tree, so no chunk goes: a mount by the kernel with -o space_cache=v2 makes one";
 
-/// What to do about a volume whose trees can't be read, as the end of a sentence.
+/// What to do about a volume whose trees can't be read: the end of a sentence.
 pub const OF_DAMAGE: &str = "; 'ubtrfs restore' copies what can be read, 'ubtrfs history' lists older commits, and a mount \
      with -o ro,rescue=all shows what is left";
 
@@ -81,7 +81,7 @@ fn permission(path: &Path) -> String {
     if std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device()) {
         return "root may open it (sudo), or a member of the group that the device belongs to".into();
     }
-    // On the mount of another user not even root may do anything.
+    // On another user's mount not even root has access.
     let holding = crate::mount_table::holding(path).filter(|on| on.kind.starts_with("fuse"));
     if let Some(user) =
         holding.as_ref().and_then(|on| on.user).filter(|user| *user != rustix::process::geteuid().as_raw())
@@ -91,7 +91,7 @@ fn permission(path: &Path) -> String {
     "its owner can let you ('chmod'), or root can do this (sudo)".into()
 }
 
-/// Where a device, image or export is mounted by ubtrfs, as this mount namespace tells.
+/// Returns where ubtrfs has mounted a device, image or export in this mount namespace.
 fn mounted_at(path: &Path) -> Option<PathBuf> {
     if is_remote(path) {
         let uri = absolute_name(path).ok()?;
@@ -103,14 +103,14 @@ fn mounted_at(path: &Path) -> Option<PathBuf> {
         if (found.dev(), found.ino()) == (wanted.dev(), wanted.ino()) {
             return true;
         }
-        // A mount by root has a loop device as its source.
+        // The source of a mount by root is a loop device.
         let image = backing_file(found.rdev()).and_then(|image| std::fs::metadata(image).ok());
         image.is_some_and(|image| (image.dev(), image.ino()) == (wanted.dev(), wanted.ino()))
     };
     find_ours(is_it)
 }
 
-/// Where ubtrfs has mounted the first source that is meant.
+/// Returns where ubtrfs has mounted the first source for which `is_meant` is true.
 fn find_ours(is_meant: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let all = mount_table::all().ok()?;
     all.into_iter().find(|mounted| mounted.is_ours() && is_meant(&mounted.source)).map(|mounted| mounted.point)

@@ -1,4 +1,4 @@
-//! `ubtrfs device remove`: devices that leave a volume that is mounted or not.
+//! `ubtrfs device remove`: removes devices from a volume that is mounted or not.
 
 use serde::Serialize;
 use ubtrfs_server::vacate_ioctls::CANCEL;
@@ -10,12 +10,12 @@ use crate::output::say;
 use crate::place::with_more;
 use crate::volume_at::devices::devices;
 
-/// A device that has left.
+/// A device that was removed.
 #[derive(Debug, Serialize)]
 struct Removed {
-    /// Its number; 0 where that is not known.
+    /// Its number; 0 if that is not known.
     device: u64,
-    /// How it was named.
+    /// The name that the user gave.
     name: String,
 }
 

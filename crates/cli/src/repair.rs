@@ -1,8 +1,9 @@
-//! `ubtrfs check --repair`: what of the faults can be put right, and how.
+//! `ubtrfs check --repair`: decides which faults can be repaired, and repairs them.
 //!
-//! Only records that can be derived from others are written: counters, the free-space tree, sizes
-//! of directories, link counts, missing orphan items. All of them are written by an ordinary
-//! commit, which needs intact trees; so any other fault of the trees is a reason to change nothing.
+//! A repair writes only records that can be derived from others: counters, the free-space tree,
+//! sizes of directories, link counts, missing orphan items. An ordinary commit writes all of them,
+//! and needs intact trees for that; so if the trees have any other fault, the repair changes
+//! nothing.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,19 +22,19 @@ use crate::failure::{Failure, Result};
 /// Lines of each kind that are shown.
 const SHOWN: usize = 20;
 
-/// What is to be done about a fault.
+/// What a repair does about a fault.
 enum Remedy {
-    /// Space is recounted.
+    /// Space is counted again.
     Recount,
-    /// An inode gets other attributes.
+    /// The attributes of an inode are corrected.
     Inode(InodeFix),
-    /// Nothing, and nothing needs to be.
+    /// Nothing is done, since nothing needs to be.
     Leave(&'static str),
-    /// Nothing can be done, nor may anything else be while it is there.
+    /// Nothing can be done, and no other fault may be repaired while this one exists.
     Refuse(&'static str),
 }
 
-/// What a repair would do.
+/// The changes that a repair would make.
 pub struct RepairPlan {
     recount: Vec<String>,
     inodes: BTreeMap<InodeId, InodeFix>,
@@ -43,7 +44,7 @@ pub struct RepairPlan {
 }
 
 impl RepairPlan {
-    /// The plan for all faults.
+    /// Returns the plan for all faults.
     pub fn of(report: &Report) -> Self {
         let mut plan = Self {
             recount: Vec::new(),
@@ -63,7 +64,7 @@ impl RepairPlan {
                 Remedy::Refuse(why) => plan.refused.push((fault.to_string(), why)),
             }
         }
-        // An inode that gets its names back in its count is no orphan.
+        // An inode whose link count is corrected has names, so it is no orphan.
         for fix in plan.inodes.values_mut() {
             fix.orphan &= fix.nlink.is_none();
         }
@@ -89,7 +90,7 @@ impl RepairPlan {
         self.recount.is_empty() && self.inodes.is_empty()
     }
 
-    /// What will be done, what will not, and why.
+    /// Describes what will be done, what will not, and why.
     pub fn as_text(&self) -> String {
         let mut text = String::new();
         let mut part = |title: &str, lines: &mut dyn Iterator<Item = String>| {
@@ -115,7 +116,7 @@ impl RepairPlan {
         text
     }
 
-    /// Does it, once that is confirmed.
+    /// Carries out the plan, after a confirmation.
     pub fn carry_out(&self, arguments: &args::Check) -> Result<()> {
         if !self.refused.is_empty() {
             return Err(Failure::new(
@@ -167,7 +168,7 @@ fn remedy(fault: &Fault) -> Remedy {
         | Kind::FreeSpaceNotMerged
         | Kind::FreeSpaceWrongKind
         | Kind::FreeSpaceOutside => Remedy::Recount,
-        // Copies but the first are written with each commit; the first must be good for anything to
+        // Each commit writes all copies but the first. The first one must be good for anything to
         // be written.
         Kind::SuperblockCopyBad { copy, .. } if *copy > 0 => Remedy::Recount,
         Kind::DirectorySize { expected, .. } => fix(None, Some(*expected), false),
@@ -182,7 +183,7 @@ fn remedy(fault: &Fault) -> Remedy {
         }
         Kind::BadParity { .. } => Remedy::Leave("nothing is written to volumes with parity; data is read without it"),
         Kind::OddChecksum { .. } | Kind::UuidSurplus { .. } => Remedy::Leave("it does no harm"),
-        // It is rebuilt as a whole without reading the old one.
+        // The free-space tree is rebuilt as a whole, without reading the old one.
         _ if fault.place.tree == Some(TreeId::FREE_SPACE) => Remedy::Recount,
         _ => Remedy::Refuse("it does not follow from anything else what is right"),
     }

@@ -1,4 +1,4 @@
-//! `ubtrfs replace`: a new device in the place of an old one, of a volume that is mounted or not.
+//! `ubtrfs replace`: replaces an old device of a volume, mounted or not, by a new one.
 
 use serde::Serialize;
 use ubtrfs::ReplaceState;
@@ -13,23 +13,23 @@ use crate::report::Progress;
 use crate::show;
 use crate::volume_at::devices::{Replaced, WantedReplacement, devices, replacement_on};
 
-/// How far a replacement is.
+/// The progress of a replacement.
 #[derive(Debug, Serialize)]
 struct Shown {
-    /// The number of the old device; 0 where that is not known.
+    /// The number of the old device; 0 if that is not known.
     device: u64,
     state: &'static str,
-    /// In thousandths.
+    /// The progress in thousandths.
     progress: u64,
     done_bytes: u64,
     total_bytes: u64,
-    /// In seconds since 1970; 0: it has not.
+    /// The times in seconds since 1970; 0 if that has not happened.
     #[serde(serialize_with = "json::serialize_seconds")]
     started: u64,
     #[serde(serialize_with = "json::serialize_seconds")]
     stopped: u64,
     write_errors: u64,
-    /// Blocks and sectors that could be read of no device.
+    /// The number of blocks and sectors that could not be read from any device.
     unreadable: u64,
 }
 
@@ -67,7 +67,7 @@ fn start(arguments: &ReplaceStart) -> Result<()> {
     }
 }
 
-/// Runs what shows how far a replacement is.
+/// Calls `run` with a function that shows the progress of a replacement.
 fn with_progress(run: impl FnOnce(&dyn Fn(&Replaced)) -> Result<Replaced>) -> Result<Replaced> {
     let progress = Progress::new();
     run(&|found| progress.say(Shown::of(found).as_text().trim_end()))

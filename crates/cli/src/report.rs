@@ -1,5 +1,5 @@
-//! What a command that handles many files says of them: on a terminal while it runs, and in the end
-//! with `--json`.
+//! Reports of a command that handles many files: on a terminal while it runs, and at the end with
+//! `--json`.
 
 use std::cell::Cell;
 use std::io::{self, IsTerminal};
@@ -17,10 +17,10 @@ use crate::output;
 use crate::show;
 use crate::size::show_size;
 
-/// How often what is shown changes.
+/// How often the display changes.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Runs what takes long, in a thread of its own, and `look`s again and again meanwhile.
+/// Runs a long operation in a thread of its own, and calls `look` repeatedly meanwhile.
 pub fn meanwhile<T: Send>(run: impl FnOnce() -> T + Send, look: impl Fn()) -> T {
     std::thread::scope(|scope| {
         let running = scope.spawn(run);
@@ -32,7 +32,7 @@ pub fn meanwhile<T: Send>(run: impl FnOnce() -> T + Send, look: impl Fn()) -> T 
     })
 }
 
-/// A line about what has been done, where there is a terminal to show it.
+/// A line that shows the progress, if there is a terminal.
 pub struct Progress {
     bar: Option<ProgressBar>,
     shown: Cell<Option<Instant>>,
@@ -51,7 +51,7 @@ impl Progress {
         Self { bar, shown: Cell::default() }
     }
 
-    /// Shows how far it is.
+    /// Shows these counts.
     pub fn show(&self, counts: &Counts) {
         if let Some(bar) = &self.bar
             && self.shown.get().is_none_or(|shown| shown.elapsed() >= INTERVAL)
@@ -61,14 +61,14 @@ impl Progress {
         }
     }
 
-    /// Shows this.
+    /// Shows this text.
     pub fn say(&self, what: &str) {
         if let Some(bar) = &self.bar {
             bar.set_message(what.to_owned());
         }
     }
 
-    /// A job that shows how far it is.
+    /// Returns a job that shows its progress.
     pub fn job(&self) -> Job<'_> {
         Job::new(Box::new(|counts| {
             self.show(counts);
@@ -85,7 +85,7 @@ impl Drop for Progress {
     }
 }
 
-/// What has been done, for programs.
+/// What has been done, for `--json`.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Done {
     files: u64,
@@ -100,12 +100,12 @@ impl From<Counts> for Done {
     }
 }
 
-/// Prints it, if that is asked for.
+/// Prints the counts, if `json` is set.
 pub fn print(counts: Counts, json: bool) -> Result<()> {
     if json { output::say(&json::as_json(&Done::from(counts))?) } else { Ok(()) }
 }
 
-/// Says which files have shrunk while they were copied; a failure, if there are any.
+/// Reports the files that have shrunk while they were copied. Returns a failure if there are any.
 pub fn say_shrunk(paths: &[PathBuf]) -> Result<()> {
     for path in paths {
         eprintln!("ubtrfs: {}: its source has shrunk while it was copied", show::bytes(path.as_os_str().as_bytes()));

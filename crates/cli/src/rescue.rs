@@ -1,4 +1,4 @@
-//! `ubtrfs rescue`: what to do with a volume that can't be mounted as it is.
+//! `ubtrfs rescue`: repairs of a volume that can't be mounted as it is.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,7 +18,7 @@ use crate::output::say;
 use crate::show;
 use crate::trees::{MAX_NAMES, Trees};
 
-/// Paths that are listed.
+/// How many paths are listed.
 const SHOWN: usize = 20;
 
 /// `ubtrfs rescue`
@@ -45,14 +45,14 @@ fn zero_log(arguments: &args::ZeroLog) -> Result<()> {
     }
     superblock.drop_log();
     let failed = |error| about_volume(paths, &error);
-    // What it refers to is on the devices already.
+    // The blocks that the superblock refers to are on the devices already.
     let (data, nodes) = (volume.wait_all([]).map_err(failed)?, volume.wait_all([]).map_err(failed)?);
     let flushed = volume.flush(data, nodes).map_err(failed)?;
     let _published = volume.write_superblock(&superblock, Copies::All, flushed).map_err(failed)?;
     say(&format!("{shown}: the log is gone; the volume is as of commit {}\n", superblock.generation))
 }
 
-/// Puts back primary superblocks from their copies.
+/// Restores primary superblocks from their copies.
 fn super_recover(arguments: &args::SuperRecover) -> Result<()> {
     let paths = &arguments.devices;
     let writing = open_for_writing(paths, arguments.window)?;
@@ -99,14 +99,14 @@ fn super_recover(arguments: &args::SuperRecover) -> Result<()> {
     Ok(())
 }
 
-/// What a log holds, as far as it can be read.
+/// The contents of a log tree, as far as they can be read.
 #[derive(Default)]
 struct Held {
     generation: u64,
     files: usize,
     directories: usize,
     others: usize,
-    /// Inodes that are in the log only so that they exist, or have no name any more.
+    /// Inodes that the log contains only so that they exist, or that have no name any more.
     companions: usize,
     paths: Vec<String>,
     unread_blocks: usize,
@@ -194,10 +194,10 @@ impl Held {
     }
 }
 
-/// A name of each inode: the directory, and the name in it.
+/// One name of each inode: the directory, and the name in it.
 type Names = BTreeMap<Ino, (Ino, Vec<u8>)>;
 
-/// Visits the items of a tree as far as they can be read; returns how many blocks can't.
+/// Visits the items of a tree, as far as they can be read. Returns how many blocks can't be read.
 fn each_item(tree: &Snapshot, visit: &mut dyn FnMut(Key, &[u8])) -> usize {
     let mut unread = 0;
     tree.walk(&mut |_, block| {
@@ -211,7 +211,7 @@ fn each_item(tree: &Snapshot, visit: &mut dyn FnMut(Key, &[u8])) -> usize {
     unread
 }
 
-/// A path of an inode inside its subvolume, if all of it can be found.
+/// Returns a path of an inode inside its subvolume, if all of it can be found.
 fn path_of(ino: Ino, logged: &Names, committed: Option<&Snapshot>) -> Option<Vec<u8>> {
     let mut names: Vec<Vec<u8>> = Vec::new();
     let mut at = ino;

@@ -1,4 +1,4 @@
-//! `ubtrfs filesystem resize`: a device of a volume, mounted or not, gets another size.
+//! `ubtrfs filesystem resize`: resizes a device of a volume, mounted or not.
 
 use serde::Serialize;
 use ubtrfs_format::DeviceId;
@@ -12,7 +12,7 @@ use crate::place::with_more;
 use crate::size::show_size;
 use crate::volume_at::devices::devices;
 
-/// A device that has another size.
+/// A device that was resized.
 #[derive(Debug, Serialize)]
 struct Resized {
     device: u64,
@@ -34,7 +34,7 @@ pub fn run(arguments: &Resize) -> Result<()> {
     say(&format!("device {device} has {} now, and had {}\n", show_size(bytes), show_size(bytes_before)))
 }
 
-/// The device and the size that are meant; without a device it is the first.
+/// Parses the device and its size. Without a device the first one is meant.
 fn parse(text: &str) -> Result<(DeviceId, Size)> {
     let (device, size) = text.split_once(':').unwrap_or(("1", text));
     let (device, size) = (device.parse().ok(), parse_size(size));

@@ -1,4 +1,4 @@
-//! The resource limits of this process (`ulimit`), which it has inherited.
+//! The resource limits (`ulimit`) that this process has inherited.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,19 +8,20 @@ use signal_hook::consts::SIGXFSZ;
 
 use crate::failure::{Failure, Result};
 
-/// Open files that a server needs besides those of its devices: without them it could begin, and
-/// then not end.
+/// The number of open files that a server needs besides those of its devices. Without them it could
+/// start, but could not end properly.
 const DESCRIPTORS: u64 = 64;
 
-/// Has a write behind the limit of a file's size fail, as one to a full disk, where the signal that
-/// comes with it would end the process in the middle of what it does.
+/// Has a write beyond the limit of the file size fail, like one to a full disk. Otherwise the
+/// signal that comes with it would end the process in the middle of its work.
 pub fn fail_at_file_size() {
-    // What the flag says is of no use; that there is a handler is.
+    // The flag is not read; it only serves to have a handler.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }
 
-/// Raises the limits of a server to what may be had, for all who use the mount share them. An error
-/// if a limit is still too low: the mount would turn read-only, or its end would fail.
+/// Raises the limits of a server as far as possible, since all users of the mount share them.
+/// Returns an error if a limit is still too low: the mount would turn read-only, or could not end
+/// properly.
 pub fn raise_for_server(files: &[PathBuf], may_write: bool) -> Result<()> {
     let needed = DESCRIPTORS + files.len() as u64;
     if raised(Resource::Nofile).is_some_and(|most| most < needed) {
@@ -40,10 +41,10 @@ pub fn raise_for_server(files: &[PathBuf], may_write: bool) -> Result<()> {
     }
 }
 
-/// A limit, after it was raised as far as it may be; `None` if there is none.
+/// Raises a limit as far as possible, and returns it; `None` if there is no limit.
 fn raised(resource: Resource) -> Option<u64> {
     let limit = getrlimit(resource);
-    // Only a process with CAP_SYS_RESOURCE raises what it can't have otherwise.
+    // Only a process with CAP_SYS_RESOURCE can raise the hard limit.
     let unlimited = Rlimit { current: None, maximum: None };
     if resource != Resource::Nofile && setrlimit(resource, unlimited).is_ok() {
         return None;

@@ -18,20 +18,20 @@ use crate::scrub_record::{Record, ScrubState};
 use crate::show;
 use crate::volume_at::devices::{WantedScrub, about_scrub, device_ids, devices, running};
 
-/// The exit status if something is wrong and stays so, as that of `btrfs scrub`.
+/// The exit status if there are errors that were not corrected, as of `btrfs scrub`.
 const UNCORRECTABLE: u8 = 3;
-/// The exit status if all that was compared is right, but a device is missing.
+/// The exit status if all that was compared is correct, but a device is missing.
 const INCOMPLETE: u8 = 4;
 
-/// How often it is looked whether a scrub that was cancelled has ended.
+/// How often to check whether a cancelled scrub has ended.
 const CANCELLING: Duration = Duration::from_millis(20);
 
 /// What `scrub status --json` shows of a device.
 #[derive(Debug, Serialize)]
 struct Shown {
-    /// Of the scrub: it runs, or how the last one has ended.
+    /// The state of the scrub: it runs, or how the last one has ended.
     state: &'static str,
-    /// When it began; unknown of one that runs and was begun by somebody else.
+    /// When the scrub began; unknown of one that runs and was begun by another process.
     #[serde(skip_serializing_if = "Option::is_none")]
     started: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,14 +52,14 @@ pub fn run(arguments: &ScrubArguments) -> Result<()> {
     }
 }
 
-/// Ends all scrubs of a mount, and waits until they have ended.
+/// Cancels all scrubs of a mount, and waits until they have ended.
 fn cancel(mounted: &Mounted) -> std::result::Result<(), Errno> {
     let age = |device| extent(&mounted.scrub_progress(DeviceId(device)).ok()?).map(|(_, millis)| millis);
     let devices = mounted.device_numbers()?;
     let running: Vec<_> = devices.into_iter().filter_map(|device| Some((device, age(device)?))).collect();
     mounted.cancel_scrub()?;
     for (device, began) in running {
-        // A younger one is another one.
+        // A scrub that has run for a shorter time is a new one.
         while age(device).is_some_and(|now| now >= began) {
             std::thread::sleep(CANCELLING);
         }
@@ -129,7 +129,7 @@ fn status(arguments: &ScrubStatus) -> Result<()> {
     devices.iter().try_for_each(|found| output::say(&found.as_text()))
 }
 
-/// What a scrub did when it ended.
+/// Returns the verb for how a scrub ended.
 fn as_verb(state: &str) -> &str {
     match state {
         "finished" => "was done",

@@ -1,4 +1,4 @@
-//! What a scrub has found on one device, or on all of a volume that is not mounted.
+//! The findings of a scrub on one device, or on all devices of a volume that is not mounted.
 
 use std::time::Duration;
 
@@ -9,30 +9,31 @@ use ubtrfs_server::scrub::{ARGUMENT_SIZE, counters, extent};
 
 use crate::size::show_size;
 
-/// What was found.
+/// The findings of a scrub.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Found {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<u64>,
-    /// The device is not there: nothing of it was compared.
+    /// The device is missing: nothing of it was compared.
     pub missing: bool,
     pub data_bytes: u64,
     pub tree_bytes: u64,
     pub read_errors: u64,
     pub checksum_errors: u64,
-    /// How many of these are sectors of parity; unknown of a mount.
+    /// How many of these are sectors of parity; unknown for a mount.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parity_errors: Option<u64>,
     pub super_errors: u64,
     pub corrected: u64,
     pub uncorrectable: u64,
-    /// How long it took, or has been going on.
+    /// How long the scrub took, or has been running so far.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes_per_second: Option<u64>,
-    /// While it is going on: about how many bytes are to be compared, and how long that takes.
+    /// While the scrub runs: about how many bytes have to be compared in all, and about how long
+    /// the rest takes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,7 +41,7 @@ pub struct Found {
 }
 
 impl Found {
-    /// What the answer to an ioctl says of a device.
+    /// Returns the findings on a device from the answer to an ioctl.
     pub fn of(device: DeviceId, argument: &[u8; ARGUMENT_SIZE]) -> Self {
         let counters = counters(argument);
         let of = |name: &str| counters.iter().find(|(known, _)| *known == name).map_or(0, |(_, value)| *value);
@@ -57,7 +58,7 @@ impl Found {
         }
     }
 
-    /// The same of a scrub that is going on.
+    /// Returns the findings on a device of a scrub that is running.
     pub fn so_far(device: DeviceId, argument: &[u8; ARGUMENT_SIZE]) -> Self {
         let found = Self::of(device, argument);
         let Some((total, millis)) = extent(argument) else { return found };
@@ -68,7 +69,7 @@ impl Found {
         Self { total_bytes: Some(total), seconds_left, ..found }
     }
 
-    /// What a scrub of devices that are not mounted has found.
+    /// Returns the findings of a scrub of devices that are not mounted.
     pub fn of_volume(found: &ScrubProgress) -> Self {
         let ScrubProgress { data, trees, parity, .. } = found;
         Self {
@@ -84,29 +85,29 @@ impl Found {
         }
     }
 
-    /// A device of which nothing was compared.
+    /// Returns the findings on a device of which nothing was compared.
     pub fn nothing(device: DeviceId) -> Self {
         Self { device: Some(device.0), ..Self::default() }
     }
 
-    /// A device that is not there.
+    /// Returns the findings on a device that is missing.
     pub fn missing(device: DeviceId) -> Self {
         Self { missing: true, ..Self::nothing(device) }
     }
 
-    /// The same, which took so long.
+    /// Returns the findings with the time that the scrub took.
     pub fn within(self, time: Duration) -> Self {
         let rate = u128::from(self.bytes()) * 1_000_000 / time.as_micros().max(1);
         let bytes_per_second = Some(u64::try_from(rate).unwrap_or(u64::MAX));
         Self { seconds: Some(time.as_secs()), bytes_per_second, seconds_left: None, ..self }
     }
 
-    /// Bytes that were compared.
+    /// Returns how many bytes were compared.
     pub fn bytes(&self) -> u64 {
         self.data_bytes.saturating_add(self.tree_bytes)
     }
 
-    /// As a sentence.
+    /// Returns the findings as a sentence.
     pub fn as_text(&self) -> String {
         let device = self.device.map_or_else(String::new, |device| format!("device {device}: "));
         if self.missing {
@@ -118,7 +119,8 @@ impl Found {
             None => format!("{} compared", show_size(self.bytes())),
         };
         let errors = if wrong == 0 {
-            // What has no checksum is rewritten wherever a device lags, wrong or not.
+            // On a device that lags, data without checksums is rewritten, whether it was wrong or
+            // not.
             match (self.corrected, self.uncorrectable) {
                 (0, 0) => "no error".into(),
                 (rewritten, not) => format!("no error, {rewritten} rewritten, {not} could not be"),
@@ -137,7 +139,7 @@ impl Found {
     }
 }
 
-/// A time as hours, minutes and seconds.
+/// Returns a time as hours, minutes and seconds.
 pub fn hours(seconds: u64) -> String {
     format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }

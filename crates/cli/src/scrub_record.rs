@@ -1,5 +1,5 @@
-//! What the last scrub of each volume has found: a file for each volume, which outlives mounts and
-//! this machine's restarts. A user who can't have one does without it.
+//! Keeps the findings of the last scrub of each volume: in a file for each volume, which outlives
+//! mounts and restarts of this machine. If the user can't have such a file, nothing is kept.
 
 use std::fs;
 use std::io::{self, Write};
@@ -11,14 +11,14 @@ use ubtrfs_format::Uuid;
 
 use crate::scrub_found::Found;
 
-/// Where root's are.
+/// The directory of root's records.
 const OF_ROOT: &str = "/var/lib/ubtrfs";
 
 /// How a scrub has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScrubState {
-    /// It has not: it runs, or was killed.
+    /// The scrub has not ended: it runs, or was killed.
     #[default]
     Running,
     Finished,
@@ -30,30 +30,30 @@ pub enum ScrubState {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Record {
     pub state: ScrubState,
-    /// When it began, and ended, in seconds since 1970.
+    /// When it began, and when it ended, in seconds since 1970.
     pub started: u64,
     pub ended: Option<u64>,
-    /// What it has found of each device.
+    /// The findings on each device.
     pub devices: Vec<Found>,
 }
 
 impl Record {
-    /// One that begins now.
+    /// Returns the record of a scrub that begins now.
     pub fn new() -> Self {
         Self { started: now(), ..Self::default() }
     }
 
-    /// The same when it has ended.
+    /// Returns the record of a scrub that has ended now.
     pub fn ended(self, state: ScrubState, devices: Vec<Found>) -> Self {
         Self { state, ended: Some(now()), devices, ..self }
     }
 
-    /// The last one of a volume, if there is one.
+    /// Returns the record of the last scrub of a volume, if there is one.
     pub fn of(volume: Uuid) -> Option<Self> {
         serde_json::from_slice(&fs::read(file_of(&directory()?, volume)).ok()?).ok()
     }
 
-    /// Keeps it. That it can't be kept is said, and nothing else comes of it.
+    /// Stores the record. If that fails, reports it and goes on.
     pub fn keep(&self, volume: Uuid) {
         let Some(directory) = directory() else { return };
         if let Err(error) = self.write(&directory, volume) {
@@ -64,7 +64,7 @@ impl Record {
 
     fn write(&self, directory: &Path, volume: Uuid) -> io::Result<()> {
         fs::create_dir_all(directory)?;
-        // Whole, or as it was.
+        // The rename leaves either the whole new record or the old one.
         let new = directory.join(format!("scrub-{volume}.{}", std::process::id()));
         fs::write(&new, serde_json::to_vec_pretty(self)?)?;
         fs::rename(&new, file_of(directory, volume))
@@ -75,7 +75,7 @@ fn file_of(directory: &Path, volume: Uuid) -> PathBuf {
     directory.join(format!("scrub-{volume}.json"))
 }
 
-/// The directory that systemd has made for a unit, root's, or the user's own.
+/// Returns the directory that systemd has made for a unit, or else root's, or the user's own.
 fn directory() -> Option<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(given) = variable("STATE_DIRECTORY") {

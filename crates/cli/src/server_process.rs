@@ -1,6 +1,6 @@
-//! The processes that serve a mount, as the kernel tells: they have `/dev/fuse` open with the
-//! mount's connection. The server of another user's mount may name any process as its own, so what
-//! a mount says is no more than a hint where to look first (invariant 39).
+//! Finds the processes that serve a mount, according to the kernel: they have `/dev/fuse` open with
+//! the mount's connection. The server of another user's mount may name any process as its own, so
+//! its answer is only a hint where to look first (invariant 39).
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -28,12 +28,12 @@ pub struct Servers(Vec<OwnedFd>);
 enum Serves {
     Yes,
     No,
-    /// This kernel (before 6.16) doesn't say, or not to us.
+    /// Unknown: this kernel (before 6.16) doesn't show it, or doesn't show it to us.
     Unknown,
 }
 
 impl Servers {
-    /// Those of a mount whose server says that its process is `said`.
+    /// Finds the servers of a mount whose server says that its process is `said`.
     pub fn of(mounted: &Mounted, said: Option<u32>) -> Self {
         let number = Connection::of(mounted.device).number();
         if let Some(pid) = said
@@ -41,7 +41,8 @@ impl Servers {
         {
             match serves(&format!("/proc/{pid}"), number) {
                 Serves::Yes => return Self(vec![process]),
-                // It is waited for and nothing else. The kernel has let only this user serve it.
+                // The process is waited for, and nothing else is done to it. The kernel lets only
+                // this user serve the mount.
                 Serves::Unknown if mounted.user.is_some() && user_of(pid) == mounted.user => {
                     return Self(vec![process]);
                 }
@@ -50,7 +51,8 @@ impl Servers {
         }
         let all = fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        // A number may be another process's by the time it is opened, so this comes first.
+        // The pid may have been reused by the time it is opened, so open the process first, and
+        // check it then.
         let open_if_serving = |pid: u32| {
             let process = open(pid)?;
             (serves(&format!("/proc/{pid}"), number) == Serves::Yes).then_some(process)
@@ -58,7 +60,7 @@ impl Servers {
         Self(pids.filter_map(open_if_serving).collect())
     }
 
-    /// Whether all of them end until then.
+    /// Waits until all of them end; returns whether they did before the deadline.
     pub fn have_ended(&self, deadline: Instant) -> Result<bool> {
         for process in &self.0 {
             loop {
@@ -88,7 +90,7 @@ fn user_of(pid: u32) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Whether the process with this directory in `/proc` has the device open with this connection.
+/// Whether the process with this directory in `/proc` has `/dev/fuse` open with this connection.
 fn serves(process: &str, connection: u32) -> Serves {
     let Ok(descriptors) = fs::read_dir(format!("{process}/fdinfo")) else { return Serves::Unknown };
     let mut found = Serves::No;
@@ -105,7 +107,7 @@ fn serves(process: &str, connection: u32) -> Serves {
 }
 
 fn is_fuse(link: &Path) -> bool {
-    // No server is asked about an open file of its own.
+    // The descriptor may be of a file that a FUSE server serves, which is not asked.
     rustix::fs::statx(CWD, link, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE).is_ok_and(|found| {
         FileType::from_raw_mode(found.stx_mode.into()) == FileType::CharacterDevice
             && (found.stx_rdev_major, found.stx_rdev_minor) == DEVICE

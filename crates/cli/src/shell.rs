@@ -1,10 +1,10 @@
-//! `ubtrfs shell`: a command that is root on a mounted image, in namespaces of its own.
+//! `ubtrfs shell`: runs a command as root on a mounted image, in namespaces of its own.
 //!
-//! The caller is root in a user namespace that has its subordinate ids (subuid(5)), as of
-//! `podman unshare`: so other owners, ACLs, set-id bits and capabilities of the volume's files can
-//! be set and have their effect, which the kernel refuses to an ordinary user's mount. The mount
-//! stands in a mount namespace that ends with the command. unshare(1) makes both, since the ids are
-//! given by newuidmap(1), which is set-uid.
+//! The caller becomes root in a user namespace with the subordinate ids of the caller (subuid(5)),
+//! as with `podman unshare`. There other owners, ACLs, set-id bits and capabilities of the volume's
+//! files can be set and have their effect, which the kernel refuses on an ordinary user's mount.
+//! The mount is in a mount namespace that ends with the command. unshare(1) makes both namespaces,
+//! since newuidmap(1), which is set-uid, assigns the ids.
 
 use std::ffi::OsString;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -19,7 +19,7 @@ use ubtrfs_volume::{absolute_name, is_remote};
 use crate::args;
 use crate::failure::{Failure, Result};
 
-/// What a shell returns for a program that was ended by a signal, above which is its number.
+/// A shell returns this number plus that of the signal for a program that a signal ended.
 const ENDED_BY_SIGNAL: i32 = 128;
 
 /// `ubtrfs shell`
@@ -27,7 +27,7 @@ pub fn run(arguments: &args::Shell) -> Result<()> {
     if arguments.inside { inside(arguments) } else { Err(enter(arguments)?) }
 }
 
-/// Goes into the namespaces; returns only why it can't.
+/// Enters the namespaces. Returns only if that fails, with the failure.
 fn enter(arguments: &args::Shell) -> Result<Failure> {
     let image = if is_remote(&arguments.image) {
         absolute_name(&arguments.image).map_err(|error| Failure::of(&error))?
@@ -58,7 +58,7 @@ fn enter(arguments: &args::Shell) -> Result<Failure> {
     Ok(Failure::about("unshare(1), of util-linux", &unshare.exec()))
 }
 
-/// Whether newuidmap(1) gives the caller ids, as far as /etc/subuid tells.
+/// Whether newuidmap(1) gives the caller ids, according to `/etc/subuid`.
 fn has_subordinate_ids() -> bool {
     let user = rustix::process::getuid().as_raw().to_string();
     let name = std::fs::read_to_string("/etc/passwd").ok().and_then(|users| {
@@ -79,11 +79,12 @@ fn has_subordinate_ids() -> bool {
     has("/etc/subuid") && has("/etc/subgid") && has_program("newuidmap") && has_program("newgidmap")
 }
 
-/// Mounts the image, runs the command there, and unmounts.
+/// Mounts the image, runs the command in it, and unmounts it.
 fn inside(arguments: &args::Shell) -> Result<()> {
     let directory = tempfile::Builder::new().prefix("ubtrfs-").tempdir();
     let directory = directory.map_err(|error| Failure::about(std::env::temp_dir().display(), &error))?;
-    // It is never removed with its content, which is the volume's as long as that is mounted there.
+    // The directory must never be removed recursively: as long as the volume is mounted there, its
+    // content is the volume's.
     let directory = directory.keep();
     let done = in_mount(arguments, &directory);
     if let Err(error) = std::fs::remove_dir(&directory) {
@@ -103,14 +104,16 @@ fn in_mount(arguments: &args::Shell, directory: &Path) -> Result<ExitStatus> {
         options.push(",");
         options.push(more);
     }
-    // If we are killed, the server unmounts when what the command has started has ended.
+    // If this process is killed, the server unmounts once all processes that the command has
+    // started have ended.
     let tied = format!("--tied-to={}", std::process::id());
     let mut mount: Vec<OsString> = vec!["mount".into(), tied.into(), "-o".into(), options];
     mount.extend([arguments.image.clone().into(), directory.into()]);
     own_command(&mount)?;
     let done = run_in(directory, &arguments.command);
     if let Err(failure) = own_command(&["umount".into(), directory.into()]) {
-        // What the command has left running keeps the mount; the server ends with the last of it.
+        // Processes that the command has left running keep the mount in use; the server ends with
+        // the last of them.
         unmount(directory, Unmount::Lazy).map_err(|error| Failure::about(directory.display(), &error))?;
         eprintln!("ubtrfs: the volume stays in use until what the command has left running ends");
         return Err(failure);
@@ -118,7 +121,7 @@ fn in_mount(arguments: &args::Shell, directory: &Path) -> Result<ExitStatus> {
     done
 }
 
-/// Runs a command of this program; it says itself why it fails.
+/// Runs a command of this program, which reports its own failure.
 fn own_command(arguments: &[OsString]) -> Result<()> {
     let own = std::env::current_exe().map_err(|error| Failure::about("/proc/self/exe", &error))?;
     let status = Command::new(&own).args(arguments).status().map_err(|error| Failure::about(own.display(), &error))?;
@@ -127,7 +130,8 @@ fn own_command(arguments: &[OsString]) -> Result<()> {
 
 /// Runs the command, or the user's shell, in the mount.
 fn run_in(directory: &Path, command: &[OsString]) -> Result<ExitStatus> {
-    // Signals of the terminal are meant for the command. It has to be unmounted whatever happens.
+    // Signals of the terminal are meant for the command, and the volume must be unmounted in any
+    // case.
     for signal in [SIGINT, SIGQUIT, SIGTERM, SIGHUP] {
         let ignored = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
         signal_hook::flag::register(signal, ignored).map_err(|error| Failure::about("signals", &error))?;

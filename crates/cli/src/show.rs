@@ -1,4 +1,4 @@
-//! Values for people: times, modes, names.
+//! Formats values for people: times, modes, names.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -8,12 +8,12 @@ use ubtrfs_format::posix::{self, SECONDS_PER_DAY};
 pub use ubtrfs_image::harmless;
 use ubtrfs_image::misleads;
 
-/// A time in UTC, with nanoseconds.
+/// Returns a time in UTC, with nanoseconds.
 pub fn time(at: Timespec) -> String {
     format!("{}.{:09} UTC", clock(at), at.nsec)
 }
 
-/// The same in whole seconds.
+/// Returns a time in UTC, in whole seconds.
 pub fn seconds(at: Timespec) -> String {
     format!("{} UTC", clock(at))
 }
@@ -26,12 +26,12 @@ fn clock(at: Timespec) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}")
 }
 
-/// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar. Years are
-/// counted from March, so that the leap day is the last one of a year; 400 of them have 146,097
-/// days.
+/// Returns the year, month and day of a day counted from 1970-01-01, in the Gregorian calendar.
+/// Years are counted from March, so that the leap day is the last day of a year; 400 years have
+/// 146,097 days.
 fn date(days: i64) -> (i64, i64, i64) {
     const CYCLE: i64 = 146_097;
-    // From the first of March of the year 0.
+    // Days since March 1 of the year 0.
     let days = days + 719_468;
     let (cycle, day) = (days.div_euclid(CYCLE), days.rem_euclid(CYCLE));
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
@@ -42,7 +42,7 @@ fn date(days: i64) -> (i64, i64, i64) {
     (cycle * 400 + year + next, month, day)
 }
 
-/// A mode as `ls -l` shows it.
+/// Returns a mode as `ls -l` shows it.
 pub fn mode(mode: u32) -> String {
     let kind = match mode & posix::S_IFMT {
         posix::S_IFREG => '-',
@@ -69,7 +69,8 @@ pub fn mode(mode: u32) -> String {
     text
 }
 
-/// A name or value for people: what could confuse a terminal or a reader is escaped.
+/// Returns a name or value for people: characters that could confuse a terminal or a reader are
+/// escaped.
 pub fn bytes(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -87,12 +88,12 @@ pub fn bytes(bytes: &[u8]) -> String {
     text
 }
 
-/// A path for people, in which nothing ends a line either.
+/// Returns a path for people, on a single line.
 pub fn path(path: &Path) -> String {
     harmless(&path.to_string_lossy())
 }
 
-/// Bytes as hexadecimal digits, abbreviated where there are many.
+/// Returns bytes as hexadecimal digits, abbreviated if there are many.
 pub fn hex(bytes: &[u8]) -> String {
     const MAX: usize = 32;
     let mut shown = String::new();
@@ -102,7 +103,7 @@ pub fn hex(bytes: &[u8]) -> String {
     if bytes.len() > MAX { format!("{shown}… ({} bytes)", bytes.len()) } else { shown }
 }
 
-/// Bytes as hexadecimal digits.
+/// Returns all bytes as hexadecimal digits.
 pub fn all_hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -125,7 +126,7 @@ mod tests {
         assert_eq!(at(1_709_251_199, 0), "2024-02-29 23:59:59.000000000 UTC");
         assert_eq!(at(-1, 0), "1969-12-31 23:59:59.000000000 UTC");
         assert_eq!(at(4_107_542_400, 0), "2100-03-01 00:00:00.000000000 UTC");
-        // Whatever an image says.
+        // An image may contain any time.
         let _ = (at(i64::MAX, u32::MAX), at(i64::MIN, 0));
     }
 

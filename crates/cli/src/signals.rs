@@ -1,4 +1,4 @@
-//! Signals that end what a command does in a volume that is not mounted, so that it stops between
+//! Handles signals that end a command on a volume that is not mounted: the command stops between
 //! two steps.
 
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::failure::{Failure, Result};
 
-/// Whether one has come.
+/// Records whether such a signal has arrived.
 pub struct Signals(Arc<AtomicBool>);
 
 impl Signals {
-    /// From now on they end no process.
+    /// Installs the handlers. From then on these signals do not end the process.
     pub fn listen() -> Result<Self> {
         let has_come = Arc::new(AtomicBool::new(false));
         for signal in [SIGHUP, SIGINT, SIGTERM] {
@@ -22,7 +22,7 @@ impl Signals {
         Ok(Self(has_come))
     }
 
-    /// Whether one has come.
+    /// Whether a signal has arrived.
     pub fn has_come(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }

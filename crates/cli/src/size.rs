@@ -1,10 +1,10 @@
-//! Sizes as people write them.
+//! Parses and formats sizes as people write them.
 
-/// The least memory that caches and what is not written yet get.
+/// The least memory in bytes for caches and for data that is not written yet.
 pub const MIN_MEMORY: u64 = 16 << 20;
 
-/// Bytes of a size such as `8G`, `100M`, `512k` or `4096`: units of 1024, either case, `iB` or `B`
-/// may follow.
+/// Returns the bytes of a size such as `8G`, `100M`, `512k` or `4096`: units of 1024, in either
+/// case, and `iB` or `B` may follow.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(split);
@@ -24,14 +24,14 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' is too large"))
 }
 
-/// A size as [`parse_size`] takes it, in the largest unit that it is a multiple of.
+/// Returns a size as [`parse_size`] takes it, in the largest unit of which it is a multiple.
 pub fn exact_size(bytes: u64) -> String {
     let units = [(30, "G"), (20, "M"), (10, "k")];
     let fitting = units.iter().find(|(shift, _)| bytes > 0 && bytes.trailing_zeros() >= *shift);
     fitting.map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
 }
 
-/// A size for people, rounded down to hundredths of its unit.
+/// Returns a size for people, rounded down to hundredths of its unit.
 pub fn show_size(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let unit = (bytes.max(1).ilog2() / 10) as usize;
@@ -43,12 +43,12 @@ pub fn show_size(bytes: u64) -> String {
     format!("{}.{:02} {name}", hundredths / 100, hundredths % 100)
 }
 
-/// What sizes are shown in, as btrfs-progs do: with two digits behind the point.
+/// The unit in which sizes are shown, as btrfs-progs do: with two digits after the point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unit {
-    /// Units are powers of 1000, otherwise of 1024.
+    /// Whether units are powers of 1000; otherwise they are powers of 1024.
     pub is_decimal: bool,
-    /// Which power; the 0th are bytes as they are. `None`: the one that fits the size.
+    /// Which power; 0 means plain bytes. `None` means the power that fits the size.
     pub power: Option<u32>,
 }
 
@@ -56,7 +56,7 @@ impl Unit {
     const BINARY: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     const DECIMAL: [&str; 7] = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
 
-    /// A size in this unit.
+    /// Returns a size in this unit.
     pub fn show(self, bytes: u64) -> String {
         let (base, names) = if self.is_decimal { (1000_u64, Self::DECIMAL) } else { (1024, Self::BINARY) };
         let power = match self.power {

@@ -1,5 +1,5 @@
-//! Bytes between a thread that has to read them soon and one that takes them when it can, as into a
-//! pager: some in memory, and what is more in a temporary file.
+//! A queue of bytes between a thread that has to read them quickly and one that takes them when it
+//! can, as for a pager. A part is in memory, and the rest in a temporary file.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -11,14 +11,14 @@ use std::time::Duration;
 
 use rustix::fs::OFlags;
 
-/// Bytes in memory.
+/// The most bytes in memory.
 const MAX_IN_MEMORY: usize = 4 << 20;
-/// Bytes in the file: then it is better to wait than to fill a disk.
+/// The most bytes in the file: beyond that it is better to wait than to fill a disk.
 const MAX_IN_FILE: u64 = 2 << 30;
-/// Bytes that are taken from the file at a time.
+/// How many bytes are read from the file at a time.
 const PIECE: u64 = 64 << 10;
 
-/// Pieces of bytes, in their order.
+/// A queue of pieces of bytes.
 #[derive(Default)]
 pub struct Spool {
     state: Mutex<State>,
@@ -29,34 +29,34 @@ pub struct Spool {
 struct State {
     pieces: VecDeque<Vec<u8>>,
     bytes: usize,
-    /// What follows the pieces in memory.
+    /// The pieces that follow those in memory.
     file: Option<Rest>,
-    /// No file can be had, or it is full: only memory is used.
+    /// No file can be made, or it is full, so only memory is used.
     has_no_file: bool,
-    /// Nothing follows.
+    /// The writer adds no more pieces.
     is_ended: bool,
-    /// Nobody wants what follows.
+    /// The reader takes no more pieces.
     is_closed: bool,
 }
 
-/// What is in the file and was not taken.
+/// The part of the file that was not taken yet.
 struct Rest {
     file: File,
     from: u64,
     to: u64,
 }
 
-/// Why a piece was not put.
+/// Why a piece was not added.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NotPut {
-    /// There is no room, and there was none for some time.
+    /// There is no room, and there was none during the wait.
     Full(Vec<u8>),
-    /// Nobody wants it.
+    /// The reader takes no more.
     Closed,
 }
 
 impl Spool {
-    /// One without a file.
+    /// Returns a queue without a file.
     #[cfg(test)]
     fn in_memory() -> Self {
         Self { state: Mutex::new(State { has_no_file: true, ..State::default() }), changed: Condvar::new() }
@@ -66,8 +66,7 @@ impl Spool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a piece. Waits for room for so long at most, which is only needed where there can be no
-    /// file.
+    /// Adds a piece. If there is no room, waits at most `wait`; that happens only without a file.
     pub fn put(&self, piece: Vec<u8>, wait: Duration) -> Result<(), NotPut> {
         let mut state = self.state();
         if !state.is_closed && !state.has_room() {
@@ -90,13 +89,13 @@ impl Spool {
         Ok(())
     }
 
-    /// Nothing follows.
+    /// Marks the end: no more pieces follow.
     pub fn end(&self) {
         self.state().is_ended = true;
         self.changed.notify_all();
     }
 
-    /// Nobody wants more.
+    /// Closes the queue: the reader takes no more.
     pub fn close(&self) {
         let mut state = self.state();
         state.is_closed = true;
@@ -104,7 +103,7 @@ impl Spool {
         self.changed.notify_all();
     }
 
-    /// The next piece; `None` at the end. Waits for it.
+    /// Waits for the next piece and returns it; `None` at the end.
     pub fn take(&self) -> io::Result<Option<Vec<u8>>> {
         let state = self.state();
         let state = self.changed.wait_while(state, |state| state.is_empty() && !state.is_ended);
@@ -119,12 +118,12 @@ impl State {
         self.pieces.is_empty() && self.file.is_none()
     }
 
-    /// Whether a piece may come into memory: what is in the file comes before it.
+    /// Whether a piece may be added in memory. If there is a file, what is in it comes first.
     fn has_room(&self) -> bool {
         self.file.is_none() && (self.bytes < MAX_IN_MEMORY || self.pieces.is_empty())
     }
 
-    /// Adds a piece to the file; returns whether it is there.
+    /// Adds a piece to the file. Returns whether that succeeded.
     fn add_to_file(&mut self, piece: &[u8]) -> bool {
         let is_full = self.file.as_ref().is_some_and(|rest| rest.to >= MAX_IN_FILE);
         if self.has_no_file || is_full {
@@ -162,7 +161,7 @@ impl State {
     }
 }
 
-/// A file without a name, where large ones are to be.
+/// Opens a file without a name, in a directory for large temporary files.
 fn temporary_file() -> io::Result<File> {
     let chosen = std::env::var_os("TMPDIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
     let dirs = chosen.into_iter().chain(["/var/tmp".into(), "/tmp".into()]);

@@ -1,4 +1,4 @@
-//! `ubtrfs stats`: the statistics of a mount's server.
+//! `ubtrfs stats`: shows the statistics of a mount's server.
 
 use ubtrfs_format::items::Timespec;
 
@@ -28,7 +28,7 @@ pub fn run(arguments: &args::Stats) -> Result<()> {
     say(&text)
 }
 
-/// Writes the moments of a report as all commands do.
+/// Writes the times of a report as all commands do.
 fn with_times(report: &mut serde_json::Value) {
     let errors = report.get_mut("last_errors").and_then(serde_json::Value::as_array_mut);
     let times = errors.into_iter().flatten().filter_map(|error| error.get_mut("time"));
@@ -37,7 +37,7 @@ fn with_times(report: &mut serde_json::Value) {
     }
 }
 
-/// A value as people read it: moments are seconds in the report.
+/// Returns a value as people read it. Times are seconds in the report.
 fn for_people(name: &str, value: &serde_json::Value) -> serde_json::Value {
     match value.as_u64() {
         Some(seconds) if name == "time" => show::time(Timespec { sec: seconds, nsec: 0 }).into(),
@@ -45,8 +45,8 @@ fn for_people(name: &str, value: &serde_json::Value) -> serde_json::Value {
     }
 }
 
-/// Lines of names and values; names of nested ones are joined by dots, and those of a list are
-/// numbered.
+/// Appends lines of names and values. The names of nested values are joined by dots, and the values
+/// of a list are numbered.
 fn list(text: &mut String, prefix: &str, value: &serde_json::Value) {
     use std::fmt::Write;
     match value {

@@ -1,7 +1,7 @@
-//! Long answers of a mount's server, which come in pieces.
+//! Reads long answers of a mount's server, which come in pieces.
 //!
-//! They are read as fast as the server makes them, however slowly they are shown: until it has made
-//! them, a state of the volume takes space that nothing else can have.
+//! The answers are read as fast as the server makes them, however slowly they are shown: until the
+//! server has finished, it keeps a state of the volume, whose space cannot be reused.
 
 use std::path::Path;
 use std::thread;
@@ -17,22 +17,24 @@ use ubtrfs_server::streams::{LAST, MORE};
 use crate::ioctls::Mounted;
 use crate::spool::{NotPut, Spool};
 
-/// Where what was read can't be kept until it is shown, the server hears that we are there.
+/// If pieces can't be stored until they are shown, the server is notified at this interval that the
+/// reader is still there.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
-/// How often it is asked whether the answer has its turn now, or goes on.
+/// How often the server is asked whether the answer has its turn, or has a next piece.
 const TURN: Duration = Duration::from_millis(50);
 
 type Done<T> = std::result::Result<T, Errno>;
 
-/// Asks the server of the mount at `path`, and shows each change of its answer until `visit`
-/// returns false.
+/// Asks the server of the mount at `path`, and passes each change in its answer to `visit` until
+/// that returns false.
 pub fn changes(path: &Path, question: &Question, mut visit: impl FnMut(FileChange) -> bool) -> Done<()> {
     let mount = Mounted::open_file(path)?;
     let number = mount.ask(question)?;
     answer(mount, number, |spool| show(spool, &mut visit))
 }
 
-/// The answer of this number of the server of the mount at `path`, which fits into memory.
+/// Returns the answer with this number from the server of the mount at `path`. It has to fit into
+/// memory.
 pub fn whole(path: &Path, number: u64) -> Done<Vec<u8>> {
     answer(Mounted::open_file(path)?, number, |spool| {
         let mut bytes = Vec::new();
@@ -43,7 +45,7 @@ pub fn whole(path: &Path, number: u64) -> Done<Vec<u8>> {
     })
 }
 
-/// Nothing more is put into the spool when this is dropped.
+/// Marks the end of the spool when it is dropped.
 struct Ended<'a>(&'a Spool);
 
 impl Drop for Ended<'_> {
@@ -52,12 +54,12 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// Has `take` show an answer while it is read. The mount can be unmounted as soon as it is read.
+/// Reads an answer while `take` shows it. The mount can be unmounted as soon as the answer is read.
 fn answer<T>(mount: Mounted, number: u64, take: impl FnOnce(&Spool) -> Done<T>) -> Done<T> {
     let spool = &Spool::default();
     thread::scope(|scope| {
         let reader = scope.spawn(move || {
-            // Also if it panics.
+            // Also marks the end if the thread panics.
             let _end = Ended(spool);
             read(&mount, number, spool)
         });
@@ -74,7 +76,7 @@ fn next(spool: &Spool) -> Done<Option<Vec<u8>>> {
     spool.take().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
-/// Takes the pieces as they come.
+/// Reads the pieces as they come.
 fn read(mount: &Mounted, number: u64, spool: &Spool) -> Done<()> {
     loop {
         let answer = mount.next_piece(number)?;
@@ -87,7 +89,7 @@ fn read(mount: &Mounted, number: u64, spool: &Spool) -> Done<()> {
         while !piece.is_empty() {
             match spool.put(piece, SIGN_OF_LIFE) {
                 Ok(()) => break,
-                // Nobody wants more.
+                // The reader of the spool takes no more.
                 Err(NotPut::Closed) => return Ok(()),
                 Err(NotPut::Full(again)) => piece = again,
             }
@@ -103,7 +105,7 @@ fn read(mount: &Mounted, number: u64, spool: &Spool) -> Done<()> {
     }
 }
 
-/// Shows the records in the pieces.
+/// Passes the records in the pieces to `visit`.
 fn show(spool: &Spool, visit: &mut impl FnMut(FileChange) -> bool) -> Done<()> {
     let mut bytes = Vec::new();
     while let Some(piece) = next(spool)? {

@@ -1,4 +1,4 @@
-//! `ubtrfs tree`: the items of a volume's trees, a line each.
+//! `ubtrfs tree`: lists the items of a volume's trees, one in a line.
 
 use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
@@ -74,7 +74,7 @@ fn logs(trees: &Trees, dump: &mut Dump<'_>) {
     });
 }
 
-/// Visits the root items of a tree. Blocks that can't be read were reported when that tree was
+/// Visits the root items of a tree. Blocks that can't be read were reported when the tree was
 /// shown.
 fn each_root(roots: &Snapshot, dump: &mut Dump<'_>, mut visit: impl FnMut(&mut Dump<'_>, Key, &RootItem)) {
     roots.walk(&mut |_, block| {
@@ -92,7 +92,7 @@ fn each_root(roots: &Snapshot, dump: &mut Dump<'_>, mut visit: impl FnMut(&mut D
 struct Dump<'a> {
     out: BufWriter<io::StdoutLock<'a>>,
     superblock: Superblock,
-    /// Why nothing more can be written.
+    /// Why no more can be written.
     failed: Option<io::Error>,
     /// A block could not be read.
     damaged: bool,

@@ -1,4 +1,4 @@
-//! The trees of a volume that is read without the engine.
+//! Reads the trees of a volume without the engine.
 
 use std::sync::Arc;
 
@@ -9,9 +9,10 @@ use ubtrfs_volume::Volume;
 
 use crate::failure::{Failure, Result};
 
-/// Names on a path that is made up of names in trees; a damaged volume may have a loop.
+/// The most names on a path that is composed of names in trees, since a damaged volume may have a
+/// loop.
 pub const MAX_NAMES: usize = 4096;
-/// Memory for nodes.
+/// The size of the cache for nodes, in bytes.
 const CACHE: usize = 64 << 20;
 
 /// Names of trees, for people.
@@ -33,7 +34,7 @@ const NAMES: [(&str, TreeId); 15] = [
     ("data-reloc", TreeId::DATA_RELOC),
 ];
 
-/// A tree's number, from its number or its name.
+/// Parses a tree's number or its name.
 pub fn parse_id(text: &str) -> Result<TreeId> {
     let named = NAMES.iter().find(|(name, _)| text.eq_ignore_ascii_case(name)).map(|(_, id)| *id);
     let number = || text.parse().ok().map(TreeId);
@@ -44,7 +45,7 @@ pub fn parse_id(text: &str) -> Result<TreeId> {
     })
 }
 
-/// What a tree is called.
+/// Returns the name of a tree.
 pub fn name(id: TreeId) -> String {
     match NAMES.iter().find(|(_, other)| *other == id) {
         Some((name, _)) => format!("{name} tree"),
@@ -61,19 +62,20 @@ impl NodeSource for Nodes {
     }
 }
 
-/// All trees of a volume's last commit.
+/// All trees of the last commit of a volume.
 pub struct Trees {
     superblock: Superblock,
     cache: Arc<NodeCache>,
 }
 
 impl Trees {
-    /// The trees of a volume.
+    /// Opens the trees of a volume.
     pub fn new(volume: &Arc<Volume>) -> Self {
         Self::cached(volume, |cache| cache)
     }
 
-    /// The trees of a damaged volume: ranges pass over what can't be read, which is noted.
+    /// Opens the trees of a damaged volume: ranges skip what can't be read, and note it in
+    /// `damage`.
     pub fn passing_over(volume: &Arc<Volume>, damage: Arc<Damage>) -> Self {
         Self::cached(volume, |cache| cache.passing_over(damage))
     }
@@ -91,17 +93,17 @@ impl Trees {
         Self { superblock, cache }
     }
 
-    /// The superblock.
+    /// Returns the superblock.
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
     }
 
-    /// The tree under a root.
+    /// Returns the tree under a root.
     pub fn tree(&self, root: Root) -> Snapshot {
         Snapshot::new(Arc::clone(&self.cache), root)
     }
 
-    /// The tree of trees.
+    /// Returns the root tree.
     pub fn root_tree(&self) -> Snapshot {
         let superblock = &self.superblock;
         self.tree(Root {
@@ -112,7 +114,7 @@ impl Trees {
         })
     }
 
-    /// The tree of chunks.
+    /// Returns the chunk tree.
     pub fn chunk_tree(&self) -> Snapshot {
         let superblock = &self.superblock;
         self.tree(Root {
@@ -123,7 +125,8 @@ impl Trees {
         })
     }
 
-    /// The tree of log trees, if there is a log. It belongs to the commit that was to come.
+    /// Returns the log root tree, if there is a log. Its generation is that of the commit that was
+    /// to follow.
     pub fn log_root_tree(&self) -> Option<Snapshot> {
         let superblock = &self.superblock;
         (superblock.log_root.0 != 0).then(|| {
@@ -136,12 +139,12 @@ impl Trees {
         })
     }
 
-    /// The tree that a root item of `tree` describes.
+    /// Returns the tree that a root item describes.
     pub fn described(&self, owner: TreeId, item: &RootItem) -> Snapshot {
         self.tree(Root { owner, bytenr: item.bytenr, generation: item.generation, level: item.level })
     }
 
-    /// The root item of a tree in the tree of trees.
+    /// Returns the root item of a tree from the root tree.
     pub fn root_item(&self, id: TreeId) -> Result<Option<RootItem>> {
         let range = Key::new(id.0, ItemType::ROOT_ITEM, 0)..=Key::new(id.0, ItemType::ROOT_ITEM, u64::MAX);
         let Some(item) = self.root_tree().range(range).next() else { return Ok(None) };

@@ -1,5 +1,5 @@
-//! Whose mount something is on, as the kernel tells. A server that is neither root's nor ours may
-//! say anything: what it names is neither opened nor connected to (invariant 39).
+//! Finds out, by the kernel, whose mount something is on. A server that is neither root's nor ours
+//! may give any answer: what it names is neither opened nor connected to (invariant 39).
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -17,13 +17,14 @@ use crate::mount_table::{self, Mounted};
 /// Whether root or the user of this process serves a mount.
 pub fn is_trusted(mounted: &Mounted) -> bool {
     let is_trusted = |user: u32| user == 0 || user == rustix::process::geteuid().as_raw();
-    // In the mount table of another user namespace its users have that namespace's numbers.
+    // In the mount table of another user namespace the user numbers are those of that namespace.
     mounted.user.is_some_and(is_trusted) && !is_in_namespace_of_others()
 }
 
-/// An error unless root or the user of this process serves the mount that `directory` is on.
+/// Returns an error unless root or the user of this process serves the mount that `directory` is
+/// on.
 pub fn require_trusted(directory: &Path) -> Result<()> {
-    // The kernel knows the device without the server.
+    // The kernel knows the device number without the server.
     let found = rustix::fs::statx(CWD, directory, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
     let found = found.map_err(|errno| Failure::about(directory.display(), &std::io::Error::from(errno)))?;
     let device = (found.stx_dev_major, found.stx_dev_minor);
@@ -39,14 +40,14 @@ pub fn require_trusted(directory: &Path) -> Result<()> {
     if !is_trusted(all) {
         let why =
             "another user serves this mount, and the devices that it names are not opened for you: that user can ask";
-        // By invariant 39: what it names would be opened with our rights.
+        // By invariant 39: what the server names would be opened with our rights.
         return Err(Failure::new(format!("{}: {why}", directory.display())));
     }
     Ok(())
 }
 
 /// Whether the mount namespace of this process belongs to a user namespace below that of the
-/// process, as that of a container does which root has entered.
+/// process, as that of a container which root has entered.
 fn is_in_namespace_of_others() -> bool {
     let Ok(namespace) = File::open("/proc/self/ns/mnt") else { return true };
     // SAFETY: this command has no argument, and returns a new descriptor.
@@ -56,16 +57,18 @@ fn is_in_namespace_of_others() -> bool {
             let own = File::open("/proc/self/ns/user").ok();
             own.as_ref().and_then(identity) != identity(&File::from(owner))
         }
-        // It belongs to a namespace around that of the process, where nobody else can mount.
+        // The mount namespace belongs to a user namespace above that of the process, where only
+        // privileged users can mount.
         Err(Errno::PERM) => false,
         Err(_) => true,
     }
 }
 
-/// `NS_GET_USERNS`: the user namespace that a namespace belongs to.
+/// `NS_GET_USERNS`: returns the user namespace that owns a namespace.
 struct OwnerOfNamespace;
 
-// SAFETY: the command has no argument, and its result is a descriptor that nobody else has.
+// SAFETY: the command has no argument, and its result is a new descriptor, which has no other
+// owner.
 unsafe impl Ioctl for OwnerOfNamespace {
     type Output = OwnedFd;
 
@@ -80,7 +83,7 @@ unsafe impl Ioctl for OwnerOfNamespace {
     }
 
     unsafe fn output_from_ptr(output: IoctlOutput, _: *mut c_void) -> rustix::io::Result<OwnedFd> {
-        // SAFETY: the kernel has just opened it.
+        // SAFETY: the kernel has just opened the descriptor.
         Ok(unsafe { OwnedFd::from_raw_fd(output) })
     }
 }

@@ -1,7 +1,8 @@
-//! `ubtrfs umount`: returns when the last commit is durable and the device is free.
+//! `ubtrfs umount`: unmounts, and returns when the last commit is durable and the device is free.
 //!
-//! The server of another user's mount may answer when it likes, and by then the path of the mount
-//! may lead elsewhere. What is asked and unmounted is what was found at first (invariant 52).
+//! The server of another user's mount may delay its answer, and by then the path of the mount may
+//! refer to something else. Only the mount that was found at first is asked and unmounted
+//! (invariant 52).
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
@@ -27,16 +28,16 @@ use crate::trust::is_trusted;
 const TIME_TO_LEAVE: Duration = Duration::from_secs(2);
 /// After this time the user gets a message about the wait.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a server may take to note that it is ended by force.
+/// How long a server may take to note the announcement of an abort.
 const TIME_TO_NOTE: Duration = Duration::from_secs(1);
-/// And to end then: it gives up devices that are away after five seconds.
+/// How long it may then take to end: it gives up devices that are away after five seconds.
 const TIMEOUT_OF_FORCE: Duration = Duration::from_secs(65);
-/// The longest time that a server of ours is waited for: as good as no limit.
+/// The longest time to wait for a server of our own, which is practically no limit.
 const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What is to be unmounted.
+/// The mount that is to be unmounted.
 struct Target {
-    /// Its path, to be shown.
+    /// Its path, for messages.
     path: PathBuf,
     point: Point,
     mounted: Mounted,
@@ -62,7 +63,7 @@ pub fn run(arguments: &args::Umount) -> Result<()> {
     if arguments.dead {
         return Ok(());
     }
-    // Before the mount has ended, since then its server is not found.
+    // The servers are found before the mount ends, since afterwards they cannot be.
     let servers = Servers::of(mounted, report.as_ref().ok().map(|report| report.pid));
     let aborted = report.ok().and_then(|report| report.aborted);
     let synced = control::sync_mount(&place);
@@ -86,8 +87,8 @@ pub fn run(arguments: &args::Umount) -> Result<()> {
 }
 
 impl Target {
-    /// What is mounted on a path as the mount table has it; `None` if nothing is. An error if it is
-    /// not ours.
+    /// Returns the mount at a path, according to the mount table; `None` if there is none. An error
+    /// if it is not a mount of ubtrfs.
     fn find(path: &Path) -> Result<Option<Self>> {
         let point = Point::open(path).map_err(|error| Failure::about(path.display(), &error))?;
         let Some(mounted) = mount_table::mounted_on(path)? else { return Ok(None) };
@@ -99,7 +100,7 @@ impl Target {
         Ok(Some(target))
     }
 
-    /// Nothing is unmounted that was not found at first.
+    /// Returns an error unless the mount is still the one that was found at first.
     fn check(&self) -> Result<()> {
         if self.point.device_number() != Some(self.mounted.device) {
             // By invariant 52.
@@ -113,8 +114,8 @@ impl Target {
         self.point.unmount(how).map_err(|error| self.failure(&error))
     }
 
-    /// Takes a mount whose server has died out of the tree. The server holds nothing back;
-    /// processes inside get errors anyway.
+    /// Detaches a mount whose server has died. The server no longer holds any data; processes on
+    /// the mount get errors anyway.
     fn clear(&self) -> Result<()> {
         self.unmount(Unmount::Lazy)?;
         eprintln!(
@@ -124,11 +125,11 @@ impl Target {
         Ok(())
     }
 
-    /// Ends a mount that is in use or not: requests fail, and the server commits what it has, or,
-    /// if it can't reach a device, does not wait for it. No process is signalled: the server gets a
-    /// request before, and nobody waits for one that does not answer (invariant 39).
+    /// Ends a mount, even if it is in use: requests fail, and the server commits what it has,
+    /// unless it can't reach a device. No process gets a signal: the server gets a request before,
+    /// and this process does not wait long for an answer (invariant 39).
     ///
-    /// Other mounts of the volume stay, and keep the server: this one is detached only.
+    /// If the volume has other mounts, they and the server stay: this one is only detached.
     fn force(&self) -> Result<()> {
         let shown = self.path.display();
         if mount_table::points_of(self.mounted.device)?.len() > 1 {
@@ -138,7 +139,7 @@ impl Target {
         }
         let (sender, receiver) = channel();
         let place = self.point.place();
-        // If it hangs, the abort ends it.
+        // If the request hangs, the abort ends it.
         let telling = thread::Builder::new().spawn(move || sender.send(control::expect_force(&place)));
         let noted = telling.ok().and_then(|_| receiver.recv_timeout(TIME_TO_NOTE).ok());
         if matches!(noted, Some(Err(Errno::NOTCONN | Errno::CONNABORTED))) {
@@ -157,7 +158,7 @@ impl Target {
     fn unmount_with_retries(&self) -> Result<()> {
         let deadline = Instant::now() + TIME_TO_LEAVE;
         loop {
-            // Its user may have unmounted it meanwhile, and then what is below is seen there.
+            // Its user may have unmounted it meanwhile, and then what it covered is visible there.
             self.check()?;
             match self.point.unmount(Unmount::Now) {
                 Err(error) if is_busy(&error) && Instant::now() < deadline => {
@@ -188,7 +189,7 @@ fn is_own(mounted: &Mounted) -> bool {
     mounted.user == Some(rustix::process::getuid().as_raw())
 }
 
-/// Waits for the end of the servers.
+/// Waits until the servers have ended.
 fn wait(path: &Path, servers: &Servers, limit: Duration) -> Result<()> {
     let now = Instant::now();
     if servers.have_ended(now + TIMEOUT.min(limit))? {

@@ -1,5 +1,5 @@
-//! How the space of a volume is used, as its last commit has it: by kinds of block groups, and on
-//! each device.
+//! The usage of a volume's space, as of its last commit: by types of block groups, and on each
+//! device.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
@@ -23,34 +23,34 @@ use crate::place::mount_of;
 use crate::trees::Trees;
 use crate::trust::require_trusted;
 
-/// What stands for the path of a device that is missing.
+/// The text in place of the path of a device that is missing.
 pub const MISSING: &str = "missing";
 
-/// How a volume uses its space.
+/// The usage of a volume's space.
 #[derive(Debug, Serialize)]
 pub struct Usage {
-    /// All block groups of one type and profile each.
+    /// The block groups, summed up by type and profile.
     pub groups: Vec<Groups>,
     pub devices: Vec<DeviceUsage>,
 }
 
-/// How a device is used.
+/// The usage of a device.
 #[derive(Debug, Serialize)]
 pub struct DeviceUsage {
     pub id: u64,
     /// Empty if it is missing.
     pub path: Name,
     pub total_bytes: u64,
-    /// Behind what the volume uses of the device.
+    /// The bytes of the device beyond the size that the volume uses.
     pub slack_bytes: u64,
-    /// In chunks, by their type and profile.
+    /// The bytes of chunks, by their type and profile.
     pub chunks: Vec<DeviceChunks>,
     pub unallocated_bytes: u64,
-    /// It lacks something that the others have.
+    /// The device lacks something that the others have.
     pub lags: bool,
 }
 
-/// What chunks of one type and profile take of a device.
+/// The bytes of a device that chunks of one type and profile take.
 #[derive(Debug, Serialize)]
 pub struct DeviceChunks {
     pub kind: String,
@@ -66,15 +66,15 @@ pub struct Glance {
     left_out: Vec<LeftOut>,
 }
 
-/// How often a volume that is mounted is looked at, until what is read is of one commit.
+/// How often a mounted volume is read again, until a read meets a single commit.
 const TRIES: u32 = 40;
-/// From one look to the next.
+/// The time between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 
 impl Glance {
-    /// What is read of the volume that is on these devices, or mounted by ubtrfs on the only
-    /// directory of them. A mount writes to the devices meanwhile, gets some and loses some: what
-    /// could not be read so is read again.
+    /// Calls `read` on the volume that is on these devices, or that ubtrfs has mounted on the only
+    /// directory among them. A mount writes to the devices meanwhile, and adds and removes devices;
+    /// so a read of it that fails is repeated.
     pub fn look<T>(places: &[PathBuf], window: Window, read: impl Fn(&Self) -> Result<T>) -> Result<T> {
         let most = if mount_of(places).is_some() { TRIES } else { 1 };
         let look = || Self::new(places, window).and_then(|glance| read(&glance).map(|found| (glance, found)));
@@ -117,12 +117,13 @@ impl Glance {
                 by_number.insert(superblock.dev_item.devid.0, (Name(path.as_os_str().as_bytes().to_vec()), device));
             }
         }
-        // While a mount writes superblocks, some of them are newer than others.
+        // While a mount writes superblocks, some of them are newer than others, so the mount's
+        // report is preferred.
         let lagging = of_mount.unwrap_or_else(|| volume.lagging_devices().iter().map(|device| device.0).collect());
         Ok(Self { volume: Arc::new(volume), lagging, paths: by_number, left_out })
     }
 
-    /// The path of a device, or what stands for that of a missing one.
+    /// Returns the path of a device, or [`MISSING`].
     pub fn path(&self, devid: u64) -> Name {
         self.paths.get(&devid).map_or_else(|| Name(MISSING.into()), |(path, _)| path.clone())
     }
@@ -132,7 +133,7 @@ impl Glance {
         self.lagging.contains(&devid)
     }
 
-    /// How the volume is used.
+    /// Returns the usage of the volume.
     pub fn usage(&self) -> Result<Usage> {
         let groups = block_groups(&self.volume, &Trees::new(&self.volume))?;
         Ok(Usage { groups, devices: self.volume.devices().iter().map(|item| self.of_device(item)).collect() })

@@ -1,4 +1,4 @@
-//! `ubtrfs stats --watch`: what a mount does, second by second.
+//! `ubtrfs stats --watch`: shows the activity of a mount, second by second.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -17,7 +17,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Lines after which the names of the columns are shown again.
 const PAGE: u64 = 20;
 
-/// Shows a line for each second until the mount ends, or `count` of them.
+/// Shows a line each second until the mount ends, or `count` lines.
 pub fn watch(path: &Path, count: Option<u64>) -> Result<()> {
     let mut before = report(path).map_err(|errno| failure(path, errno))?;
     let mut since = Instant::now();
@@ -25,7 +25,7 @@ pub fn watch(path: &Path, count: Option<u64>) -> Result<()> {
         thread::sleep(INTERVAL.saturating_sub(since.elapsed()));
         let now = match report(path) {
             Ok(now) if now.pid == before.pid && now.pid_started == before.pid_started => now,
-            // Unmounted: what is there now is something else, or nothing.
+            // The mount has ended: another mount, or none, is at the path now.
             Ok(_) | Err(Errno::OPNOTSUPP | Errno::NODATA | Errno::NOTCONN | Errno::CONNABORTED | Errno::NOENT) => {
                 return Ok(());
             }
@@ -84,13 +84,13 @@ fn line(before: &Report, now: &Report, elapsed: Duration, resident: Option<u64>)
     )
 }
 
-/// What came between two counts.
+/// Returns the increase from one histogram to the next.
 fn difference(before: &BTreeMap<u64, u64>, now: &BTreeMap<u64, u64>) -> BTreeMap<u64, u64> {
     let more = |(bound, count): (&u64, &u64)| (*bound, count.saturating_sub(before.get(bound).copied().unwrap_or(0)));
     now.iter().map(more).filter(|(_, count)| *count > 0).collect()
 }
 
-/// A percentile: the bound below which so many hundredths of all are.
+/// Returns a percentile: the bound below which so many hundredths of all values are.
 fn percentile(counts: &BTreeMap<u64, u64>, hundredths: u64) -> Option<u64> {
     let wanted = (counts.values().sum::<u64>() * hundredths).div_ceil(100);
     let mut seen = 0;
@@ -100,7 +100,7 @@ fn percentile(counts: &BTreeMap<u64, u64>, hundredths: u64) -> Option<u64> {
     })
 }
 
-/// Bytes of memory that a process takes, if it is visible from here.
+/// Returns the bytes of memory that a process uses, if it is visible from here.
 fn resident(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

@@ -1,4 +1,4 @@
-//! Which device of a volume is meant.
+//! Finds the device of a volume that the user means.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -17,8 +17,8 @@ use crate::failure::{Failure, Result};
 use crate::ioctls::Mounted;
 use crate::place::is_same;
 
-/// The device of a mount that is meant by a number, by a path, or by `missing`: the first one that
-/// is not there.
+/// Returns the device of a mount that is meant by a number, by a path, or by `missing`, which means
+/// the first one that is missing.
 pub fn on_mount(mounted: &Mounted, source: &str) -> std::result::Result<Option<DeviceId>, Errno> {
     let numbers = mounted.device_numbers()?;
     if source == MISSING {
@@ -41,12 +41,13 @@ pub fn on_mount(mounted: &Mounted, source: &str) -> std::result::Result<Option<D
     Ok(None)
 }
 
-/// Whether the path of a device is that of one that is not there, as servers and kernels give it.
+/// Whether the path of a device, as servers and kernels report it, means that the device is
+/// missing.
 fn is_missing(path: &str) -> bool {
     matches!(path, "" | MISSING | "<missing disk>")
 }
 
-/// The device of a volume that is not mounted that is meant in one of these ways.
+/// Returns the device that is meant, by the same kinds of names, of a volume that is not mounted.
 pub fn of_volume(volume: &Volume, device: &str, window: Window) -> Option<DeviceId> {
     let devices = volume.devices();
     let found = if device == MISSING {
@@ -55,22 +56,22 @@ pub fn of_volume(volume: &Volume, device: &str, window: Window) -> Option<Device
     } else if let Ok(number) = device.parse::<u64>() {
         devices.iter().find(|item| item.devid.0 == number)
     } else {
-        // Another volume has devices of the same numbers.
+        // Another volume may have devices with the same numbers.
         let own = superblock_on(Path::new(device), window)?.dev_item;
         devices.iter().find(|item| (item.devid, item.uuid) == (own.devid, own.uuid))
     };
     found.map(|item| item.devid)
 }
 
-/// A volume that is not mounted, whose devices may change.
+/// A volume that is not mounted, opened to change its devices.
 pub struct Unmounted {
     pub fs: Arc<Filesystem>,
-    /// What keeps others from writing to the devices.
+    /// Claims that keep others from writing to the devices.
     _claims: Vec<File>,
 }
 
-/// Opens a volume without devices that are missing, if each of them is one that `may_miss`; also
-/// without those that are named, and are away or hold nothing of the volume.
+/// Opens a volume without devices that are missing, if `may_miss` is true for each of them. It also
+/// does without devices that are named but are away or hold nothing of the volume.
 pub fn open_without(
     paths: &[PathBuf],
     window: Window,
@@ -83,7 +84,7 @@ pub fn open_without(
             let is_wanted = |volume: &Volume| volume.missing_devices().iter().all(|item| may_miss(volume, item.devid));
             volume.and_then(|volume| if is_wanted(&volume) { Ok(volume) } else { Err(error) })
         }
-        // None of them is missed: who has named them meant something else.
+        // The volume lacks none of them, so the user must have meant something else.
         Ok(_) if !left_out.is_empty() => return Err(about_left_out(&left_out)),
         opened => opened,
     };
@@ -98,7 +99,7 @@ pub fn open_without(
     Ok(Unmounted { fs, _claims: claims })
 }
 
-/// That there is none.
+/// Returns the error about a device that does not exist.
 pub fn no_such_device(source: &str) -> Failure {
     Failure::new(match source {
         MISSING => "all devices of the volume are there: name the one that is meant, by its number or path \
