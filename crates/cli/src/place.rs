@@ -257,8 +257,8 @@ pub fn other_volumes() -> Failure {
     Failure::new("the subvolumes must be in the same volume")
 }
 
-/// Returns the error about a path that is neither on a mounted volume nor in an image. If it has a
-/// colon and does not exist, it is taken for a place in an image.
+/// Returns the error about a path that is neither on a mounted volume nor in an image. For a path
+/// that does not exist it asks for an image or a device that exists.
 pub fn neither(path: &Path) -> Failure {
     let shown = path.display();
     let exists = if path.exists() { "" } else { " with an image or a device that exists" };

@@ -1,10 +1,10 @@
-//! What the kernel shows of a mount that has turned read-only after an error.
+//! Has the kernel show a mount as read-only that has turned read-only after an error.
 //!
-//! The kernel's own btrfs makes its mount read-only then. Of a FUSE mount the kernel only hears
-//! that each change fails with EROFS, so the server has it made read-only as root does by a
-//! remount: then findmnt(8), access(2) and open(2) say so, too. The kernel refuses as long as a
-//! file is open for writing, and lets root undo it by a remount without a helper: after both it is
-//! tried again. A server without root's rights can't do that, and its mount is shown as writable.
+//! The kernel's own btrfs makes its mount read-only then. Of a FUSE mount the kernel sees only that
+//! each change fails with EROFS, so the server makes it read-only, as root does by a remount: then
+//! findmnt(8), access(2) and open(2) show it, too. The kernel refuses that as long as a file is
+//! open for writing, and root can undo it by a remount without a helper, so the server tries again
+//! in both cases. A server without root's rights can't do that, and its mount is shown as writable.
 
 use std::fs::File;
 use std::io;
@@ -17,15 +17,16 @@ use rustix::io::Errno;
 use ubtrfs_fuse::mount::Mount;
 use ubtrfs_server::Shared;
 
-/// How often it is tried while files are open for writing.
+/// The interval of the attempts while files are open for writing.
 const AGAIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// Has the mount shown as it is once the file system turns read-only.
+/// Has the mount shown as read-only once the file system turns read-only.
 pub fn show(mount: &Arc<Mount>, server: &Arc<Shared>) {
     let (mount, shared) = (Arc::downgrade(mount), Arc::downgrade(server));
     server.engine().on_abort(move || {
         let (mount, shared) = (Weak::clone(&mount), Weak::clone(&shared));
-        // The error may come up in a thread that serves requests, which the kernel sends meanwhile.
+        // The error may occur in a thread that serves requests, and the kernel sends requests
+        // during the remount; so another thread does that.
         let started = thread::Builder::new().name("read-only".into()).spawn(move || keep_read_only(&mount, &shared));
         if let Err(error) = started {
             tracing::warn!(%error, "the mount goes on to be shown as writable");
@@ -55,7 +56,7 @@ fn keep_read_only(mount: &Weak<Mount>, server: &Weak<Shared>) {
             }
         };
         drop((mount, server));
-        // The table changes by remounts.
+        // A remount changes the table.
         let polled = poll(&mut [PollFd::new(&table, PollFlags::PRI)], limit);
         if polled.is_err_and(|errno| errno != Errno::INTR) {
             thread::sleep(Duration::from_secs(1));

@@ -1,15 +1,16 @@
-//! Mounts of a volume that root has mounted already: of another subvolume, or of the same, as the
-//! kernel's driver has them. The kernel has one file system of the volume, with one server and one
-//! cache, and each mount shows a directory of it. Each has options of its own for what the kernel
-//! keeps for each mount (`ro`, `nodev`, `nosuid`, `noexec`, `noatime`); all others are those of the
-//! first mount, and a later one can't change them. The server ends with the last of the mounts.
+//! Further mounts of a volume that root has mounted already: of another subvolume, or of the same
+//! one, as with the kernel's driver. The kernel has one file system of the volume, with one server
+//! and one cache, and each mount shows a directory of it. Each mount has its own options that the
+//! kernel keeps for each mount (`ro`, `nodev`, `nosuid`, `noexec`, `noatime`); all other options
+//! are those of the first mount, and a later mount can't change them. The server ends with the last
+//! of the mounts.
 //!
-//! Only root may mount so, and only what root has mounted: the kernel says which file system of
-//! whose was mounted from a block device, and it finds that itself, so nothing on a mount point is
-//! opened, and no server is believed (invariant 51). The mounts of others can't be shared, since
-//! the kernel lets nobody else mount a directory of a file system.
+//! Only root may mount so, and only what root has mounted. The kernel says which file system was
+//! mounted from a block device, and by whom, and finds it by that device; so nothing on a mount
+//! point is opened, and no server is trusted (invariant 51). The mounts of others can't be shared,
+//! since the kernel lets nobody else mount a directory of a file system.
 //!
-//! What is mounted is a part of a device, an image or an export: other parts are other volumes,
+//! A mount is made from a part of a device, an image or an export: other parts are other volumes,
 //! though the kernel may show the same source for them.
 
 use std::collections::BTreeSet;
@@ -46,14 +47,14 @@ use crate::volume_at::{Search, mounted_at};
 
 /// The type of mounts that the kernel finds by their block device.
 const BLOCK: &str = "fuseblk.ubtrfs";
-/// Where root's mounts of one volume wait for one another.
+/// The directory of the files on which root's mounts of one volume wait for one another.
 const TURNS: &str = "/run/ubtrfs";
 
-/// What is to be mounted where.
+/// A mount that is requested.
 pub struct Wanted<'a> {
-    /// All that is found of the volume.
+    /// All devices of the volume that are found.
     pub devices: &'a [PathBuf],
-    /// That of the volume. An export has none: no server is asked for it.
+    /// The superblock of the volume. `None` for an export, since no server is asked for it.
     pub superblock: Option<&'a Superblock>,
     pub directory: &'a Path,
     /// The options as they were given.
@@ -62,14 +63,14 @@ pub struct Wanted<'a> {
     pub options: &'a MountOptions,
 }
 
-/// A turn at mounting a volume. It ends when this is dropped.
+/// The turn at mounting a volume. Dropping it ends the turn.
 pub struct Turn {
     path: PathBuf,
     file: File,
 }
 
 impl Turn {
-    /// Waits for it. `None` if there is no place to wait.
+    /// Waits for the turn. `None` if the file for the wait can't be made.
     fn wait_for(path: &Path) -> Option<Self> {
         loop {
             let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path).ok()?;
@@ -81,7 +82,8 @@ impl Turn {
         }
     }
 
-    /// Whether others wait for this file, too: the one before may have removed it.
+    /// Whether the file is still at its path, so that others wait for it, too: the previous holder
+    /// of the turn may have removed it.
     fn is_of_path(&self) -> bool {
         let identity = |found: Metadata| (found.dev(), found.ino());
         let is = self.file.metadata().map(identity);
@@ -91,46 +93,48 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        // Only who has the turn removes the file. Those that wait for it notice that.
+        // Only the holder of the turn removes the file. Those that wait for it notice that.
         if self.is_of_path() {
             let _ = remove_file(&self.path);
         }
     }
 }
 
-/// Waits until no other mount of this volume is being made, and keeps others waiting while the
-/// result lives: of two at the same time, one is the first and the other is mounted from it. Empty
-/// if there is no place to wait.
+/// Waits until no other mount of this volume is in progress, and keeps others waiting while the
+/// result lives: of two mounts at the same time, one becomes the first, and the other is mounted
+/// from it. Empty if the files for the wait can't be made.
 pub fn wait_for_turn(devices: &[PathBuf], superblock: Option<&Superblock>) -> Vec<Turn> {
     let _ = DirBuilder::new().mode(0o700).create(TURNS);
     let exports = devices.iter().filter(|device| is_remote(device));
-    // In one order, so that no two wait for each other.
+    // A fixed order, so that no two wait for each other.
     let mut names: BTreeSet<String> = exports.map(|export| format!("mount-{:016x}", hash(export))).collect();
     names.extend(superblock.map(|superblock| format!("mount-{}", superblock.fsid)));
     names.iter().filter_map(|name| Turn::wait_for(&Path::new(TURNS).join(name))).collect()
 }
 
-/// Two names may have the same: then mounts of the one wait for mounts of the other.
+/// Hashes the name of an export. If two names have the same hash, their mounts wait for each other
+/// without need.
 fn hash(name: &Path) -> u64 {
     let mut hasher = DefaultHasher::new();
     name.hash(&mut hasher);
     hasher.finish()
 }
 
-/// What root has mounted, and may be what is wanted.
+/// A mount by root that may be the volume that is wanted.
 struct Candidate {
-    /// One of its mounts.
+    /// One of the mounts of the volume.
     first: Mounted,
-    /// The one of the devices that it is known by.
+    /// The one of the given devices by which it was found.
     source: PathBuf,
-    /// Its connection, where its server has offered that.
+    /// The connection of the mount, if its server has offered it.
     connection: Option<OwnedFd>,
 }
 
-/// Mounts from what root has mounted of this volume already. Returns whether there is such a mount.
+/// Makes a further mount of what root has mounted of this volume already. Returns whether there was
+/// such a mount.
 pub fn mount(wanted: &Wanted<'_>) -> Result<bool> {
     let table = mount_table::all().map_err(|error| Failure::about(mount_table::TABLE, &error))?;
-    // Servers are asked only where the kernel does not know it all.
+    // Servers are only asked if none of the mounts that the kernel knows by their device fits.
     let offered = iter::once(()).flat_map(|()| offered(&table, wanted.devices));
     for candidate in first_mounts(&table, wanted.devices).into_iter().chain(offered) {
         let Candidate { first, source, connection } = candidate;
@@ -142,7 +146,8 @@ pub fn mount(wanted: &Wanted<'_>) -> Result<bool> {
     Ok(false)
 }
 
-/// All of what was mounted first, and what its server says, if it is what is wanted.
+/// Opens the whole file system of the first mount, and gets the report of its server, if that is
+/// the volume that is wanted.
 fn found(
     wanted: &Wanted<'_>,
     first: &Mounted,
@@ -159,13 +164,13 @@ fn found(
     };
     let all = match mounted {
         Ok(Some(all)) => all,
-        // It has ended meanwhile.
+        // The mount has ended meanwhile.
         Ok(None) => return Ok(None),
         Err(MountError::Mount(_, error)) if Errno::from_io_error(&error) == Some(Errno::BUSY) => return Ok(None),
         Err(error) => return Err(Failure::of(&error)),
     };
     if all.device_number() != Some(first.device) {
-        // By invariant 51: whose that one is, is not known.
+        // By invariant 51: it is not known who has mounted the one that was found.
         return Err(Failure::new(format!("{} is not what {} is a mount of", source.display(), first.point.display())));
     }
     let failed = |errno| about_mount(first.point.display(), errno);
@@ -178,7 +183,7 @@ fn found(
     if wanted.superblock.is_some_and(|superblock| superblock.fsid.0 != volume)
         || !is_same_part(wanted, source, &report)?
     {
-        // Another part, or another export.
+        // It is another part of the device, or another export.
         return Ok(None);
     }
     if root.subvolume().map_err(failed)? != TreeId::FS {
@@ -191,7 +196,7 @@ fn found(
     Ok(Some((all, report)))
 }
 
-/// Whether the part of this source that is wanted is what its server serves.
+/// Whether the server serves the part of this source that is wanted.
 fn is_same_part(wanted: &Wanted<'_>, source: &Path, report: &Report) -> Result<bool> {
     if is_remote(source) && !report.devices.iter().any(|device| is_same_export(source, device)) {
         return Ok(false);
@@ -203,12 +208,12 @@ fn is_same_part(wanted: &Wanted<'_>, source: &Path, report: &Report) -> Result<b
     if mounted == wanted { Ok(true) } else { is_same(mounted, wanted) }
 }
 
-/// Whether an option says which part of a device the volume is in.
+/// Whether an option selects the part of a device that the volume is in.
 fn is_of_part(option: &str) -> bool {
     find(option).is_some_and(|given| given.row.scope == Scope::Part)
 }
 
-/// Mounts the directory of it that is wanted.
+/// Mounts the wanted directory of the volume.
 fn attach(wanted: &Wanted<'_>, first: &Mounted, all: Detached, report: &Report) -> Result<()> {
     if first.read_only && !wanted.request.read_only {
         write_again(&all, first)?;
@@ -218,7 +223,8 @@ fn attach(wanted: &Wanted<'_>, first: &Mounted, all: Detached, report: &Report) 
     all.attach(&directory, wanted.directory).map_err(|error| Failure::of(&error))
 }
 
-/// What root has mounted from these devices as the kernel shows it. Each volume once.
+/// Returns the mounts that root has made from these devices, according to the kernel, one of each
+/// volume.
 fn first_mounts(table: &[Mounted], devices: &[PathBuf]) -> Vec<Candidate> {
     let mut seen = BTreeSet::new();
     let found = table.iter().filter(|mounted| mounted.kind == BLOCK && is_roots(mounted)).filter_map(|mounted| {
@@ -228,8 +234,8 @@ fn first_mounts(table: &[Mounted], devices: &[PathBuf]) -> Vec<Candidate> {
     found.collect()
 }
 
-/// What root's servers say that they have mounted from these devices, and the kernel shows in this
-/// mount namespace.
+/// Returns the mounts that root's servers report to have made from these devices, if the kernel
+/// shows them in this mount namespace.
 fn offered(table: &[Mounted], devices: &[PathBuf]) -> Vec<Candidate> {
     let found = offers::all().into_iter().filter_map(|(served, connection)| {
         let is_served = |device: &&PathBuf| served.devices.iter().any(|other| is_same_device(device, other));
@@ -241,12 +247,13 @@ fn offered(table: &[Mounted], devices: &[PathBuf]) -> Vec<Candidate> {
     found.collect()
 }
 
-/// By invariant 51: the kernel says who has mounted what, and lets only root mount `fuseblk`.
+/// Whether root made this mount. By invariant 51 the kernel decides: it says who has mounted what,
+/// and lets only root mount `fuseblk`.
 fn is_roots(mounted: &Mounted) -> bool {
     mounted.is_ours() && mounted.user == Some(0) && is_trusted(mounted)
 }
 
-/// Whether two names are of one device, image or export.
+/// Whether two names refer to one device, image or export.
 fn is_same_device(one: &Path, other: &Path) -> bool {
     if is_remote(one) || is_remote(other) {
         return is_same_export(one, other);
@@ -258,11 +265,12 @@ fn is_same_device(one: &Path, other: &Path) -> bool {
     identity(one).is_some_and(|one| Some(one) == identity(other))
 }
 
-/// Whether this device, or this image through a loop device, or this export by its name is what
-/// something was mounted from.
+/// Whether this device, or this image through a loop device, or this export by its name, is the
+/// source of a mount.
 fn is_source(device: &Path, mounted: &Mounted) -> bool {
     if is_remote(device) {
-        // The kernel has no name with a slash at its end: whether it is the same, its server says.
+        // The kernel shows names without a slash at the end. Whether the exports are the same, the
+        // server says later.
         let shown = |name: &Path| PathBuf::from(name.to_string_lossy().trim_end_matches('/'));
         return is_same_export(shown(device), shown(&mounted.source));
     }
@@ -271,7 +279,7 @@ fn is_source(device: &Path, mounted: &Mounted) -> bool {
         let is_device = found.file_type().is_block_device() && found.rdev() == other.rdev();
         is_device || (found.dev(), found.ino()) == (other.dev(), other.ino())
     };
-    // Before Linux 6.18 the source is another device by the name of this one.
+    // Before Linux 6.18 the source is another device with the name of this one.
     if std::fs::metadata(&mounted.source).is_ok_and(is_same) {
         return true;
     }
@@ -284,7 +292,7 @@ fn is_source(device: &Path, mounted: &Mounted) -> bool {
     image.is_ok_and(|image| (image.dev(), image.ino()) == (found.dev(), found.ino()))
 }
 
-/// The path of the block device of a number.
+/// Returns the path of the block device with this number.
 fn block_device((major, minor): (u32, u32)) -> Option<PathBuf> {
     let event = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/uevent")).ok()?;
     let name = event.lines().find_map(|line| line.strip_prefix("DEVNAME="))?;
@@ -293,8 +301,8 @@ fn block_device((major, minor): (u32, u32)) -> Option<PathBuf> {
     (found.rdev() == rustix::fs::makedev(major, minor)).then_some(path)
 }
 
-/// Has a volume written to again that is mounted read-only wherever it is: those mounts stay
-/// read-only.
+/// Has the server of a volume, all of whose mounts are read-only, allow writing again. Those mounts
+/// stay read-only.
 fn write_again(all: &Detached, first: &Mounted) -> Result<()> {
     let read_only = || {
         Failure::new(format!(
@@ -314,7 +322,7 @@ fn write_again(all: &Detached, first: &Mounted) -> Result<()> {
     })
 }
 
-/// Names the options that only the first mount could have set.
+/// Names the options that have no effect, since only the first mount could have set them.
 fn say_what_is_ignored(given: &[String], report: &Report) {
     let is_own = |option: &str| find(option).is_some_and(|given| given.row.scope != Scope::Volume);
     for option in each(given).filter(|option| !is_own(option) && !report.options.iter().any(|other| other == option)) {
@@ -325,7 +333,7 @@ fn say_what_is_ignored(given: &[String], report: &Report) {
     }
 }
 
-/// Opens the subvolume that a mount with these options shows, as a place.
+/// Opens the subvolume that a mount with these options shows, with `O_PATH`.
 pub fn directory(all: &Detached, request: &MountRequest) -> Result<File> {
     let (path, wanted) = if let Some(path) = &request.subvolume {
         (PathBuf::from(path), request.subvolume_id.map(or_top))
@@ -355,7 +363,7 @@ fn or_top(id: u64) -> TreeId {
     if id == 0 { TreeId::FS } else { TreeId(id) }
 }
 
-/// The path from the top level of the subvolume with this id, or of the default one.
+/// Returns the path from the top level of the subvolume with this id, or of the default one.
 fn path_of(all: &Detached, id: Option<u64>) -> Result<(PathBuf, TreeId)> {
     let volume = mounted_at(&all.path());
     volume.settle()?;

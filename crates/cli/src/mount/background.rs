@@ -1,7 +1,7 @@
-//! The server in the background. It is this program again, started with one more argument: threads
-//! and rings don't survive a fork, so nothing is opened before. It reports over its standard output
-//! that the mount is ready; until then it has our standard error stream, and its exit status
-//! becomes ours.
+//! Runs the server in the background. The server is this program, started again with another
+//! argument: threads and rings don't survive a fork, so nothing is opened before. It reports over
+//! its standard output that the mount is ready. Until then it has our standard error stream, and
+//! its exit status becomes ours.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -18,19 +18,20 @@ use crate::mount_table::mounted_on;
 use crate::process;
 
 const READY: &str = "ready";
-/// Sets the allocator's delay in milliseconds before it returns freed memory to the system. Without
-/// a delay each fsync would fault its pages in again; with the allocator's default of a second,
-/// memory that a commit freed would stay in an idle server for days.
+/// The environment variable with the delay, in milliseconds, after which the allocator returns
+/// freed memory to the system. Without a delay each fsync would fault its pages in again; with the
+/// allocator's default of a second, memory that a commit freed would stay in an idle server for
+/// days.
 const PURGE_DELAY: &str = "MIMALLOC_PURGE_DELAY";
 
-/// How long a failed mount waits for a process to unmount it with.
+/// How long a failed mount waits until a process for the unmount can be started.
 const TIME_FOR_A_PROCESS: Duration = Duration::from_secs(30);
 
 /// Starts the server, and returns when the mount is ready.
 pub fn start(options: &[String], job: &Job) -> Result<()> {
     let failed = |error: io::Error| Failure::about("the server can't be started", &error);
     process::keep_descriptors();
-    // No server of what may be mounted there is asked: it might never answer.
+    // The mount table tells, since a server that is mounted there already might never answer.
     let mounted = || mounted_on(&job.directory).ok().flatten().map(|mounted| mounted.device);
     let before = mounted();
     let mut command = Command::new("/proc/self/exe");
@@ -73,8 +74,8 @@ pub fn start(options: &[String], job: &Job) -> Result<()> {
     }
 }
 
-/// Unmounts what a server has left. Where the user may have no further process, it waits for one to
-/// end.
+/// Unmounts what a server has left. If the limit of the user's processes is reached, waits for one
+/// to end.
 fn unmount_patiently(point: &Point) -> std::result::Result<(), MountError> {
     let deadline = Instant::now() + TIME_FOR_A_PROCESS;
     loop {
@@ -86,26 +87,26 @@ fn unmount_patiently(point: &Point) -> std::result::Result<(), MountError> {
     }
 }
 
-/// Leaves the process group and the directory of the process that started us: signals that a
-/// terminal sends to those in its foreground are not for us.
+/// Leaves the process group and the working directory of the process that started this one: signals
+/// that a terminal sends to its foreground processes are not for the server.
 ///
-/// The session stays the same. Linux groups processes by sessions for scheduling (autogroup), and
-/// where a server is in another group than its clients it moves them to another processor with each
-/// answer: on virtual machines a request then takes 36 µs instead of 11.
+/// The session stays the same. Linux groups processes by sessions for scheduling (autogroup). If a
+/// server is in another group than its clients, Linux moves the clients to another processor with
+/// each answer: on virtual machines a request then takes 36 µs instead of 11.
 pub fn detach() -> Result<()> {
-    // The program was started by its link in /proc, whose name is "exe".
+    // The program was started through its link in `/proc`, whose name is "exe".
     let _ = rustix::thread::set_name(c"ubtrfs");
     let failed = |error: rustix::io::Errno| Failure::about("the server can't detach", &io::Error::from(error));
     rustix::process::setpgid(None, None).map_err(failed)?;
     rustix::process::chdir("/").map_err(failed)
 }
 
-/// Says that the mount is ready, and lets go of the terminal.
+/// Reports that the mount is ready, and detaches from the terminal.
 pub fn ready() -> Result<()> {
     let failed = |error: io::Error| Failure::about("the server can't report", &error);
     let null: File = OpenOptions::new().read(true).write(true).open("/dev/null").map_err(failed)?;
     log::leave_terminal();
-    // The process that waited for it may have ended; the mount stays.
+    // The process that waits for the report may have ended; the mount stays.
     let mut out = io::stdout();
     let _ = writeln!(out, "{READY}").and_then(|()| out.flush());
     let failed = |error: rustix::io::Errno| failed(error.into());

@@ -1,13 +1,13 @@
 //! SIGTERM, SIGINT and SIGHUP end a mount; SIGUSR1 has it write its statistics to the log.
 //!
-//! They are waited for in a thread of their own, since umount(2) of `fuseblk` returns only when a
+//! A thread of its own waits for the signals, since umount(2) of `fuseblk` returns only when a
 //! serving thread has done the last commit. Everything that may send requests to this server, or
-//! wait for those of others, is done in other threads or processes and waited for with a limit:
-//! hanging requests must not keep the server alive. The threads' wait ends when the connection is
-//! aborted.
+//! wait for requests of other servers, runs in other threads or processes, and is waited for with a
+//! limit: hanging requests must not keep the server alive. The threads' wait ends when the
+//! connection is aborted.
 //!
-//! A server may have several mounts (`super::again`). All of them go, and none that a later server
-//! has made of the same device.
+//! A server may have several mounts (`super::again`). All of them are unmounted, but none that a
+//! later server has made of the same device.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -31,18 +31,18 @@ use crate::mount_table::{self, Mounted};
 const TIME_TO_LEAVE: Duration = Duration::from_secs(1);
 /// The limit of the wait for requests in progress.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// How long the kernel may take to write what mappings have changed.
+/// How long the kernel may take to write the pages that mappings have changed.
 const TIMEOUT_OF_PAGES: Duration = Duration::from_secs(60);
-/// The longest time without any of these pages before the wait for them ends.
+/// The longest time without any such page before the wait for them ends.
 const TIMEOUT_WITHOUT_PAGES: Duration = Duration::from_secs(12);
 /// How long the kernel may take to release an unused mount.
 const TIME_TO_LET_GO: Duration = Duration::from_millis(500);
 /// The interval of the checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Begins to wait for signals.
+/// Starts the thread that waits for signals.
 pub fn on_signals(mount: Arc<Mount>, server: Arc<Shared>) -> io::Result<()> {
-    // Once it is detached the table has it no more.
+    // The mount is looked up now: once it is detached, it is no longer in the table.
     let mounted = mount_table::mounted_on(mount.path()).ok().flatten();
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
     thread::Builder::new().name("signals".into()).spawn(move || {
@@ -53,7 +53,7 @@ pub fn on_signals(mount: Arc<Mount>, server: Arc<Shared>) -> io::Result<()> {
             }
             tracing::info!(signal, "ending");
             if server.is_disconnected() {
-                // It ends already, unless a device is away.
+                // The server ends already, unless it waits for a device that is away.
                 server.stop_waiting();
                 continue;
             }
@@ -72,7 +72,7 @@ fn log_statistics(server: &Shared) {
 }
 
 /// The end of a mount. Programs lose access to it, but not the data that they have stored: the
-/// kernel writes back the pages that mappings have dirtied while the server still runs.
+/// kernel writes back the pages that mappings have dirtied, while the server still runs.
 struct Ending<'a> {
     mount: &'a Arc<Mount>,
     mounted: Option<&'a Mounted>,
@@ -80,21 +80,21 @@ struct Ending<'a> {
 }
 
 impl Ending<'_> {
-    /// Ends it within a bounded time, the commits apart.
+    /// Ends the mount. The time is bounded, except for that of the commits.
     fn run(&self) {
         self.unmount(Unmount::Now, TIME_TO_LEAVE);
         if self.points().is_empty() && self.is_ending_within(TIME_TO_LET_GO) {
             return;
         }
-        // Programs use it, maybe from another mount namespace, or requests are not answered. Their
-        // changes so far are durable whatever happens next.
+        // Programs use the mount, maybe from another mount namespace, or requests are not answered.
+        // The changes so far become durable, whatever happens next.
         tracing::warn!("programs may be using the mount: they lose it");
         self.commit();
-        // All at once, if nothing is in the way of that.
+        // All pages at once, if requests are answered.
         let mut is_going_on = self.points().last().is_none_or(|point| self.write_pages(point));
         self.unmount(Unmount::Lazy, TIMEOUT);
-        // There are no new users any more. Stores since then are written, too, from mappings in any
-        // namespace.
+        // Nobody can begin to use the mount any more. Pages that were dirtied since then, by
+        // mappings in any namespace, are written, too.
         is_going_on &= self.take_pages(if is_going_on { TIMEOUT_WITHOUT_PAGES } else { TIMEOUT });
         if !is_going_on {
             tracing::warn!("what mappings have changed may be lost: the kernel does not write it");
@@ -103,8 +103,8 @@ impl Ending<'_> {
         self.abort_connection();
     }
 
-    /// Unmounts it wherever it is mounted; retries for a while if it is busy. Once
-    /// the kernel has begun, this waits only until the last commit has been requested.
+    /// Unmounts all mounts, and retries for a while if one is busy. Once the kernel has begun,
+    /// waits only until the last commit has been requested.
     fn unmount(&self, how: Unmount, limit: Duration) {
         let (mount, server) = (Arc::clone(self.mount), Arc::clone(self.server));
         let deadline = Instant::now() + limit;
@@ -124,13 +124,13 @@ impl Ending<'_> {
         }
     }
 
-    /// Where it is mounted.
+    /// Returns where it is mounted.
     fn points(&self) -> Vec<PathBuf> {
         if self.server.is_ending() { Vec::new() } else { self.mount.points() }
     }
 
-    /// Whether the last commit is requested within that time, as it is when the kernel has released
-    /// the mount.
+    /// Waits for the request of the last commit, which comes when the kernel has released the
+    /// mount. Returns whether it came within that time.
     fn is_ending_within(&self, time: Duration) -> bool {
         let deadline = Instant::now() + time;
         while !self.server.is_ending() && Instant::now() < deadline {
@@ -152,7 +152,7 @@ impl Ending<'_> {
         command.arg0("ubtrfs").args(["sync", "--"]).arg(point);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         match command.spawn() {
-            // Without permission to open the root it fails at once.
+            // It fails at once if it lacks the permission to open the root.
             Ok(mut child) => {
                 self.wait_while_progressing(TIMEOUT_WITHOUT_PAGES, || 0, || !matches!(child.try_wait(), Ok(None)))
             }
@@ -163,8 +163,8 @@ impl Ending<'_> {
         }
     }
 
-    /// Has the kernel write the changed pages of each file that it remembers. Returns whether it
-    /// has.
+    /// Has the kernel write back the dirty pages of each file that it remembers. Returns whether it
+    /// has done so.
     ///
     /// A thread that waits for pages while this process is killed never ends. So it is started when
     /// nothing else is left to wait for, and its wait ends when the connection is aborted.
@@ -177,7 +177,7 @@ impl Ending<'_> {
         }
     }
 
-    /// Waits for `is_finished` as long as there is progress: of `done`, or of the bytes that are
+    /// Waits for `is_finished` as long as there is progress: in `done`, or in the bytes that are
     /// written to the server or by it.
     fn wait_while_progressing(
         &self,

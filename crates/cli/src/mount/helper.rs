@@ -1,6 +1,5 @@
-//! The program as a helper of mount(8):
-//! `mount.ubtrfs SPEC DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE.SUBTYPE]`, which is how
-//! mount(8) calls it for the types `ubtrfs` and `fuse.ubtrfs`.
+//! The program as a helper of mount(8). For the types `ubtrfs` and `fuse.ubtrfs` mount(8) calls
+//! `mount.ubtrfs SPEC DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE.SUBTYPE]`.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -16,7 +15,7 @@ use super::request::MountRequest;
 use crate::args;
 use crate::failure::{Failure, Result};
 
-/// Exit statuses that mount(8) knows: a wrong call, and a mount that failed.
+/// Exit statuses that mount(8) knows: wrong usage, and a failed mount.
 const WRONG_CALL: u8 = 1;
 const NOT_MOUNTED: u8 = 32;
 
@@ -64,12 +63,12 @@ pub fn is_called(name: Option<&OsString>) -> bool {
     name.is_some_and(|name| matches!(name, "mount.ubtrfs" | "mount.fuse.ubtrfs" | "mount.fuseblk.ubtrfs"))
 }
 
-/// Its command line, for its manual page.
+/// Returns the command line of this program, for its manual page.
 pub fn command_line() -> clap::Command {
     Arguments::command()
 }
 
-/// The program as a helper.
+/// Runs the program as a helper.
 pub fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
@@ -88,7 +87,7 @@ fn run(mut arguments: Arguments) -> Result<()> {
     if arguments.namespace.is_some() {
         return Err(Failure::new("mounting in another namespace is not possible: use nsenter(1)"));
     }
-    // In front: what the options say holds.
+    // Inserted at the front, so that the options take precedence.
     if arguments.read_only {
         arguments.options.insert(0, "ro".into());
     } else if arguments.writable {
@@ -119,7 +118,7 @@ fn run(mut arguments: Arguments) -> Result<()> {
     })
 }
 
-/// Options that are in the table.
+/// Returns the options that are in the table.
 fn known(lists: &[String]) -> Vec<&str> {
     each(lists).filter(|option| find(option).is_some()).collect()
 }

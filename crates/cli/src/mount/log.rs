@@ -18,21 +18,21 @@ const SYSTEM_LOG: &str = "/dev/log";
 /// The facility of servers, as syslog(3) counts.
 const DAEMON: u8 = 3 << 3;
 
-/// Set once the terminal is not used any more.
+/// Set once the terminal is no longer used.
 static DETACHED: AtomicBool = AtomicBool::new(false);
 
 fn level(usual: LevelFilter) -> LevelFilter {
     std::env::var(VARIABLE).ok().and_then(|level| level.parse().ok()).unwrap_or(usual)
 }
 
-/// For a server in the foreground.
+/// Sets up the log of a server in the foreground.
 pub fn to_standard_error() {
     let lines = fmt::layer().with_writer(io::stderr).with_target(false).with_ansi(false);
     tracing_subscriber::registry().with(lines).with(LogLimit).with(level(LevelFilter::INFO)).init();
 }
 
-/// For a server in the background: on the terminal until the mount is ready, then in the system's
-/// log.
+/// Sets up the log of a server in the background: on the terminal until the mount is ready, then in
+/// the system's log.
 pub fn to_system_log() {
     let lines = fmt::layer().with_writer(SystemLog).with_target(false).with_ansi(false).without_time();
     let lines = lines.with_level(false);
@@ -45,7 +45,7 @@ pub fn note(text: &str) {
     drop(Message { severity: 6, text: text.as_bytes().to_vec() });
 }
 
-/// From now on nothing is written to the terminal.
+/// Stops the use of the terminal from now on.
 pub fn leave_terminal() {
     DETACHED.store(true, Ordering::Release);
 }
@@ -98,7 +98,7 @@ impl Drop for Message {
             let _ = io::stderr().write_all(&line);
             return;
         }
-        // No log on this machine: then only `ubtrfs stats` shows the most important events.
+        // If this machine has no log, only `ubtrfs stats` shows the most important events.
         if let Ok(socket) = UnixDatagram::unbound() {
             let mut message = format!("<{}>ubtrfs[{}]: ", DAEMON | self.severity, std::process::id()).into_bytes();
             message.extend_from_slice(text);

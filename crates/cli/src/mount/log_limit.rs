@@ -1,4 +1,4 @@
-//! A limit for the lines of the server's log. Without it users, who can cause as many errors as
+//! Limits the lines of the server's log. Without a limit users, who can cause as many errors as
 //! they like, could fill the log of the system.
 
 use std::collections::HashMap;
@@ -11,22 +11,23 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 
-/// Of each place in the program at most `LINES` messages are shown in `WINDOW`, as by the kernel.
+/// Each place in the program may log at most `LINES` messages within `WINDOW`, as in the kernel.
 const LINES: u64 = 10;
 const WINDOW: Duration = Duration::from_secs(5);
-/// The bytes of a message by which those that were left out are described.
+/// The length in bytes of the text that describes messages which were left out.
 const MAX: usize = 160;
 
 static PLACES: LazyLock<Places> = LazyLock::new(Places::default);
 
-/// Leaves out what is too much, and says so when the window is over and something else is logged,
-/// or [at the end](say_what_was_left_out). Levels that somebody must have asked for are whole.
+/// Leaves out the messages beyond the limit, and reports their number when the window is over and
+/// something else is logged, or [at the end](say_what_was_left_out). Levels that the user must have
+/// requested are not limited.
 pub struct LogLimit;
 
 impl<S: Subscriber> Layer<S> for LogLimit {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         let about = event.metadata();
-        // What is said below is about messages that were left out, so it is limited by itself.
+        // The messages below report what was left out, so their number is limited already.
         if *about.level() > Level::INFO || about.module_path() == Some(module_path!()) {
             return true;
         }
@@ -34,19 +35,19 @@ impl<S: Subscriber> Layer<S> for LogLimit {
         PLACES.ended(now).iter().for_each(LeftOut::say);
         let taken = PLACES.take(about.callsite(), *about.level(), now);
         if taken == Taken::Last {
-            // Without the lock: errors say themselves what they are.
+            // The lock is not held here, since the types of errors format themselves.
             PLACES.describe(&about.callsite(), message(event));
         }
         taken != Taken::LeftOut
     }
 }
 
-/// Says what was left out so far.
+/// Reports what was left out so far.
 pub fn say_what_was_left_out() {
     PLACES.all().iter().for_each(LeftOut::say);
 }
 
-/// The places that messages come from.
+/// The places in the program that log messages.
 #[derive(Default)]
 struct Places(Mutex<HashMap<Identifier, Place>>);
 
@@ -60,16 +61,16 @@ struct Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LeftOut {
     level: Level,
-    /// The last one that was shown.
+    /// The text of the last message that was shown.
     like: String,
     count: u64,
 }
 
-/// What becomes of a message.
+/// What happens to a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Taken {
     Shown,
-    /// It is shown, and the next ones in the window are not.
+    /// The message is shown, and further ones in the window are not.
     Last,
     LeftOut,
 }
@@ -94,7 +95,8 @@ impl Places {
         if place.lines == LINES { Taken::Last } else { Taken::Shown }
     }
 
-    /// Notes the last message of this place that is shown: those that are left out are like it.
+    /// Stores the text of the last message of this place that is shown, as an example of those that
+    /// are left out.
     fn describe(&self, from: &Identifier, message: String) {
         let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(place) = places.get_mut(from) {
@@ -102,7 +104,7 @@ impl Places {
         }
     }
 
-    /// What was left out in windows that have ended. It is returned once.
+    /// Returns what was left out in windows that have ended, and clears it.
     fn ended(&self, now: Instant) -> Vec<LeftOut> {
         self.left_out(|place| place.is_over(now))
     }
@@ -140,14 +142,14 @@ impl LeftOut {
     }
 }
 
-/// The text of a message, without its other fields.
+/// Returns the text of a message, without its other fields.
 fn message(event: &Event<'_>) -> String {
     struct Text(String);
 
     impl Visit for Text {
         fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
             if field.name() == "message" {
-                // An error means that it was long enough.
+                // An error means that the text has its full length.
                 let _ = write!(Short(&mut self.0), "{value:?}");
             }
         }
@@ -158,7 +160,7 @@ fn message(event: &Event<'_>) -> String {
     text.0
 }
 
-/// Takes no more than [`MAX`] bytes.
+/// A writer that takes no more than [`MAX`] bytes.
 struct Short<'a>(&'a mut String);
 
 impl Write for Short<'_> {
@@ -207,7 +209,7 @@ mod tests {
             taken != Taken::LeftOut
         };
         assert_eq!((0..1000).filter(|at| take(&flood, *at)).count(), 10);
-        // Others are shown.
+        // Messages of other places are shown.
         assert!(take(&calm, 1000));
         assert!(!take(&flood, 4999));
         assert_eq!(places.ended(start + Duration::from_millis(4999)), []);

@@ -1,4 +1,5 @@
-//! `ubtrfs mount`: in the foreground, or by a server in the background whose start this waits for.
+//! `ubtrfs mount`: mounts in the foreground, or starts a server in the background and waits until
+//! the mount is ready.
 
 mod aborted;
 mod again;
@@ -36,7 +37,7 @@ use options::each;
 use request::MountRequest;
 use serve::Job;
 
-/// Where the kernel shows its security module `SELinux`, if that is on.
+/// The directory that exists if the kernel's security module `SELinux` is active.
 const SELINUX: &str = "/sys/fs/selinux";
 
 /// `ubtrfs mount`
@@ -64,7 +65,7 @@ pub fn run(arguments: &args::Mount) -> Result<()> {
     }
     let all_absolute = |paths: &[PathBuf]| paths.iter().map(|path| absolute(path)).collect::<Result<Vec<_>>>();
     let mut devices = all_absolute(devices)?;
-    // A server in the background is given all devices as such.
+    // A server in the background gets all devices as arguments.
     if !arguments.server {
         add_of_options(&mut devices, all_absolute(&request.devices)?);
     }
@@ -83,7 +84,7 @@ pub fn run(arguments: &args::Mount) -> Result<()> {
     let directory = absolute(directory)?;
     let is_own_process = arguments.server || arguments.foreground || arguments.tied_to.is_some();
     let may_be_shared = rustix::process::geteuid().is_root() && !is_own_process && serve::can_be_shared(&request);
-    // No server is asked what its export is: that is known by its name.
+    // No server is asked for the superblock of its export, which is identified by its name.
     let superblock_of = |device: &PathBuf| if is_remote(device) { None } else { superblock_on(device, window) };
     let is_there = |device: &&PathBuf| !request.degraded || is_remote(device) || superblock_of(device).is_some();
     let first = devices.iter().find(is_there).filter(|_| may_be_shared);
@@ -133,7 +134,7 @@ pub fn run(arguments: &args::Mount) -> Result<()> {
     }
 }
 
-/// A device by its number or its absolute path.
+/// Returns the number of a device, or its path as an absolute one.
 fn number_or_absolute(device: &str) -> Result<String> {
     let is_number = device.parse::<u64>().is_ok();
     if is_number { Ok(device.into()) } else { Ok(absolute(Path::new(device))?.display().to_string()) }
@@ -143,7 +144,7 @@ fn absolute(path: &Path) -> Result<PathBuf> {
     ubtrfs_volume::absolute_name(path).map_err(|error| Failure::of(&error))
 }
 
-/// The part of its devices that a mount with these options is of.
+/// Returns the part of its devices that a mount with these options uses.
 pub fn window_of_options(options: &[String]) -> Result<args::Window> {
     MountRequest::parse(options).map(|request| request.window())
 }

@@ -1,13 +1,13 @@
-//! Names of mount options: those that are nearly what was written, what completions offer, and what
-//! `--help` shows.
+//! Names of mount options: those that resemble an unknown one, those that completions offer, and
+//! those that `--help` shows.
 
 use std::fmt::Write;
 
 use super::option::{MountOption, Origin};
 use super::option_table::TABLE;
 
-/// The words that completions offer: options, those with an argument of one's own with `=` at the
-/// end.
+/// Returns the words that completions offer: the options, with `=` at the end if the user has to
+/// write an argument.
 pub fn offered() -> Vec<String> {
     let is_offered = |row: &&MountOption| row.counts() || row.is_ignored && row.origin == Origin::Fstab;
     let of = |row: &MountOption| {
@@ -28,7 +28,7 @@ pub fn offered() -> Vec<String> {
     TABLE.iter().filter(is_offered).flat_map(of).collect()
 }
 
-/// The names of options that may be given, with `=` where an argument may follow.
+/// Returns the names of all options, with `=` if an argument may follow.
 fn names() -> Vec<String> {
     let of = |form: String| match form.split_once('=') {
         Some((name, _)) => format!("{name}="),
@@ -37,13 +37,14 @@ fn names() -> Vec<String> {
     TABLE.iter().filter(|row| row.is_taken()).flat_map(MountOption::forms).map(of).collect()
 }
 
-/// The option that an unknown one is a slip of, as it would be written.
+/// Returns the option that the user probably meant by an unknown one, as it would be written.
 pub fn nearest(option: &str) -> Option<String> {
     let (name, value) = match option.split_once('=') {
         Some((name, value)) => (format!("{name}="), value),
         None => (option.to_owned(), ""),
     };
-    // One slip in short names, two in others; an option with a value for one without is none.
+    // One error is allowed in short names, two in others. An option with a value does not stand for
+    // one without.
     let most = if name.len() < 6 { 1 } else { 2 };
     let distance = |known: &String| strsim::damerau_levenshtein(known, &name);
     let alike = names().into_iter().filter(|known| known.ends_with('=') == name.ends_with('='));
@@ -51,13 +52,13 @@ pub fn nearest(option: &str) -> Option<String> {
     Some(format!("{nearest}{value}"))
 }
 
-/// The options that mean something, in one paragraph.
+/// Lists the options that have an effect, in one paragraph.
 pub fn short_help() -> String {
     let forms: Vec<_> = TABLE.iter().filter(|row| row.counts()).flat_map(MountOption::forms).collect();
     format!("Options, separated by commas: {}", forms.join(", "))
 }
 
-/// The same, each with what it does.
+/// Lists the options that have an effect, each with its description.
 pub fn long_help() -> String {
     let mut help = "Options, separated by commas:\n".to_owned();
     for row in TABLE.iter().filter(|row| row.counts()) {

@@ -1,13 +1,13 @@
-//! Notifications of systemd by a server that it started (`Type=notify`); otherwise none.
+//! Notifies systemd, if that has started the server (`Type=notify`).
 
 use sd_notify::NotifyState;
 
-/// The mount can be used.
+/// Notifies that the mount can be used.
 pub fn ready(what: &str) {
     notify(&[NotifyState::Ready, NotifyState::Status(&format!("{what} is mounted"))]);
 }
 
-/// The mount is over; the last commit may take a while.
+/// Notifies that the mount has ended; the last commit may take a while.
 pub fn stopping() {
     notify(&[NotifyState::Stopping, NotifyState::Status("committing")]);
 }

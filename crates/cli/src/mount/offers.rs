@@ -1,11 +1,11 @@
-//! What root's servers offer to be mounted once more: each says on a socket what it serves, with
-//! all devices of its volume, and gives what the kernel's `fuse` needs for a further mount, the
-//! connection. Of `fuseblk`, and of the device that the mount table shows, the kernel knows it all
-//! (`super::again`).
+//! The offers of root's servers for further mounts: each server reports on a socket what it serves,
+//! with all devices of its volume, and passes the connection, which the kernel's `fuse` needs for a
+//! further mount. For `fuseblk`, and the device that the mount table shows, the kernel itself knows
+//! all that is needed (`super::again`).
 //!
-//! The sockets are in a directory that is root's alone: who answers there is a server of root's
-//! (invariant 51). A server answers without a request to its own mount, and one that is silent is
-//! passed over.
+//! The sockets are in a directory that only root can access, so what answers there is a server of
+//! root's (invariant 51). A server answers without a request to its own mount, and a server that
+//! does not answer is passed over.
 
 use std::fs::{DirBuilder, Permissions, read_dir, remove_file, rename, set_permissions};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -25,16 +25,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::process;
 
-/// Where the sockets are.
+/// The directory of the sockets.
 const DIRECTORY: &str = "/run/ubtrfs/served";
-/// What the names of sockets begin with to which nobody listens yet.
+/// The first character of the name of a socket that is not yet listened on.
 const NEW: &str = ".";
-/// How long a server or its caller may be silent.
+/// How long a server, or its caller, may send nothing.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// More than any server says.
+/// The greatest length of an answer in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// What a server serves.
+/// The description of what a server serves.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Served {
     /// All devices of the volume, by absolute paths and URIs.
@@ -45,14 +45,14 @@ pub struct Served {
     pub device: (u32, u32),
 }
 
-/// The server's side, until it is dropped.
+/// The server's side of an offer, which ends when it is dropped.
 pub struct Offer {
     socket: PathBuf,
 }
 
 impl Offer {
-    /// Answers from now on. `connection` is a duplicate of the mount's `/dev/fuse`, as long as it
-    /// is served.
+    /// Starts to answer. `connection` returns a duplicate of the mount's `/dev/fuse`, as long as
+    /// the mount is served.
     pub fn new(
         served: impl Fn() -> Served + Send + 'static,
         connection: impl Fn() -> Option<OwnedFd> + Send + 'static,
@@ -63,10 +63,11 @@ impl Offer {
             return Err(io::Error::from(io::ErrorKind::PermissionDenied));
         }
         clear();
-        // No later process has the same name.
+        // No later process has the same name, since it contains the start time of this process.
         let name = format!("{}-{}", std::process::id(), process::started("self").unwrap_or_default());
         let (socket, new) = (Path::new(DIRECTORY).join(&name), Path::new(DIRECTORY).join(format!("{NEW}{name}")));
-        // Others take one that nobody listens to for one that was left.
+        // The socket gets its name when it is listened on: other processes take one that is not for
+        // the remains of a dead server.
         let listener = UnixListener::bind(&new)?;
         rename(&new, &socket).inspect_err(|_| drop(remove_file(&new)))?;
         let answer = move || {
@@ -77,7 +78,7 @@ impl Offer {
                 });
                 if let Err(error) = answered {
                     tracing::debug!(%error, "a caller got no answer");
-                    // Where descriptors are missing, they may be for a while.
+                    // If no descriptor is available, that may last for a while.
                     thread::sleep(TIMEOUT / 100);
                 }
             }
@@ -93,8 +94,8 @@ impl Drop for Offer {
     }
 }
 
-/// Connects with the server that listens there, without waiting: one that is stopped may have as
-/// many callers as its queue takes.
+/// Connects to the server that listens there, without blocking: the queue of a server that is
+/// stopped may be full of callers.
 fn connect(path: &Path) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = UnixStream::from(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?);
@@ -130,12 +131,12 @@ fn tell(mut caller: &UnixStream, said: &[u8], connection: Option<&OwnedFd>) -> i
     caller.write_all(&said[sent..])
 }
 
-/// What all servers serve that answer, each with its connection.
+/// Returns what all servers serve that answer, each with its connection.
 pub fn all() -> Vec<(Served, Option<OwnedFd>)> {
     if !is_roots_alone() {
         return Vec::new();
     }
-    // At the same time: one that is silent holds up no more than itself.
+    // All at the same time, so that a silent server does not delay the others.
     let asked: Vec<_> = sockets().map(|path| thread::spawn(move || ask(&path).ok())).collect();
     asked.into_iter().filter_map(|asked| asked.join().ok().flatten()).collect()
 }

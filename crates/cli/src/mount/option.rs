@@ -1,4 +1,4 @@
-//! Mount options: what the [table](super::option_table) says of each.
+//! The types of the [table](super::option_table) of mount options.
 
 use ubtrfs::CompressionMode;
 use ubtrfs_fuse::mount::MountFlags;
@@ -9,40 +9,40 @@ use crate::size::parse_size;
 /// The algorithms that completions offer.
 const ALGORITHMS: [&str; 4] = ["zlib", "lzo", "zstd", "no"];
 
-/// What an option without an argument does, or its opposite where the flag is false.
+/// The effect of an option without an argument; the flag is false for its opposite.
 type Switch = fn(&mut MountRequest, bool);
 
-/// What follows the `=` of an option, and what it does.
+/// The argument of an option, after its `=`, and its effect.
 pub enum Argument {
-    /// Nothing may follow.
+    /// No argument is allowed.
     None(Switch),
-    /// Any text; the whole option is given first, the text second.
+    /// Any text. The function gets the whole option first, and the text second.
     Text(&'static str, fn(&mut MountRequest, &str, &str)),
-    /// A number from the first to the second; the sentence is about others.
+    /// A number within these bounds. The sentence is the error about other values.
     Number(&'static str, u64, u64, &'static str, fn(&mut MountRequest, u64)),
-    /// A size of at least so many bytes; the sentence is about smaller ones.
+    /// A size of at least so many bytes. The sentence is the error about smaller ones.
     Size(u64, &'static str, fn(&mut MountRequest, u64)),
-    /// An octal number up to this one; the sentence is about others.
+    /// An octal number up to this one. The sentence is the error about other values.
     Octal(u32, &'static str, fn(&mut MountRequest, u32)),
-    /// One of several words; the sentence is about others.
+    /// One of several words. The sentence is the error about other words.
     Word(&'static [Word], &'static str),
-    /// One or more words with `:` between.
+    /// One or more words, separated by `:`.
     Words(&'static [Word], &'static str),
-    /// An algorithm, perhaps with a level; forced or not.
+    /// An algorithm, optionally with a level. The flag says whether compression is forced.
     Compression(bool),
-    /// Any, or none: the option is passed over, and the sentence is a warning.
+    /// Any argument, or none. The option is ignored, and the sentence is a warning.
     Remarked(&'static str),
-    /// Any, or none: the option is refused for this reason.
+    /// Any argument, or none. The option is refused, and the sentence is the reason.
     Refused(&'static str),
 }
 
-/// A value of an argument, its other names, and what it does.
+/// A value of an argument, its other names, and its effect.
 pub struct Word(pub &'static str, pub &'static [&'static str], pub fn(&mut MountRequest));
 
-/// Where an option comes from.
+/// Which program or document an option comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// This program's.
+    /// This program.
     Ours,
     /// btrfs(5).
     Btrfs,
@@ -56,58 +56,59 @@ pub enum Origin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     Anyone,
-    /// For others it has no effect.
+    /// The option has no effect for other users.
     Root,
 }
 
-/// What a remount makes of an option.
+/// The effect of an option in a remount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remount {
-    /// It stays as it is: it may be given where it is in force, its opposite where it is not.
+    /// No change is possible: the option may be given if it is in force, and its opposite if it is
+    /// not.
     Stays,
-    /// It may be given unless one of these is in force.
+    /// The option may be given unless one of these is in force.
     Unless(&'static [&'static str]),
-    /// The kernel changes this flag of the mount.
+    /// The kernel sets this flag of the mount.
     Flag(MountFlags),
-    /// The kernel takes this flag of the mount away.
+    /// The kernel clears this flag of the mount.
     Unset(MountFlags),
-    /// The server changes how many threads compress.
+    /// The server changes the number of threads that compress.
     Threads,
-    /// The server changes how data is compressed.
+    /// The server changes the compression of data.
     Compression,
-    /// The server changes what new files are like.
+    /// The server changes the flags of new files.
     NewFiles,
-    /// It may be given, and means nothing.
+    /// The option may be given, and has no effect.
     Nothing,
 }
 
-/// What an option is about, where a volume has several mounts.
+/// What an option applies to, if a volume has several mounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Each mount has its own.
+    /// Each mount has its own value.
     Mount,
-    /// It says which volume is meant.
+    /// The option selects the volume.
     Part,
-    /// That of the first mount counts for all.
+    /// The value of the first mount applies to all.
     Volume,
 }
 
 /// A mount option.
 pub struct MountOption {
-    /// Its name, and others that mean the same.
+    /// The name of the option, and its synonyms.
     pub names: &'static [&'static str],
     /// The names of its opposite.
     pub opposites: &'static [&'static str],
     pub argument: Argument,
-    /// What it does without its argument, where it may lack that.
+    /// The effect without the argument, if the argument is optional.
     pub bare: Option<fn(&mut MountRequest)>,
     pub origin: Origin,
     pub who: Who,
     pub remount: Remount,
     pub scope: Scope,
-    /// It is taken, and changes nothing.
+    /// The option is accepted, and has no effect.
     pub is_ignored: bool,
-    /// What it does, for `--help`.
+    /// The description for `--help`.
     pub help: &'static str,
 }
 
@@ -148,20 +149,21 @@ impl MountOption {
     }
 }
 
-/// An option as it was given, with its row of the table.
+/// An option as the user gave it, with its row of the table.
 #[derive(Clone, Copy)]
 pub struct Given<'a> {
     pub row: &'static MountOption,
-    /// The whole of it.
+    /// The whole option.
     pub option: &'a str,
-    /// What follows its `=`.
+    /// The text after its `=`.
     pub value: Option<&'a str>,
-    /// It is the opposite of what the row is about.
+    /// Whether it is the opposite of the row's option.
     pub is_opposite: bool,
 }
 
 impl Given<'_> {
-    /// Does to a request what the option says; else why its argument, or the option, is none.
+    /// Applies the option to a request. Returns an error if its argument is wrong, or the option is
+    /// refused.
     pub fn apply(&self, request: &mut MountRequest) -> Result<(), Wrong> {
         let Some(value) = self.value else {
             match (&self.row.argument, self.row.bare) {
@@ -210,7 +212,7 @@ impl Given<'_> {
         Ok(())
     }
 
-    /// The warning about an option that is passed over, or that is only root's.
+    /// Returns the warning about an option that is ignored, or that has an effect for root only.
     pub fn remark(&self, is_root: bool) -> Option<&'static str> {
         match self.row.argument {
             Argument::Remarked(remark) if !self.row.is_ignored => Some(remark),
@@ -223,9 +225,9 @@ impl Given<'_> {
 /// What is wrong with an option.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Wrong {
-    /// Its argument.
+    /// Its argument is wrong.
     Argument(String),
-    /// All of it.
+    /// The option is refused.
     Option(&'static str),
 }
 
@@ -236,7 +238,7 @@ impl Word {
 }
 
 impl MountOption {
-    /// Whether it may be given with this argument, or with none.
+    /// Whether the option may be given with this argument, or with none.
     pub fn takes(&self, value: Option<&str>) -> bool {
         match (&self.argument, value) {
             (Argument::Refused(_) | Argument::Remarked(_), _) => true,
@@ -246,17 +248,17 @@ impl MountOption {
         }
     }
 
-    /// Whether it means something here.
+    /// Whether the option has an effect here.
     pub fn counts(&self) -> bool {
         !self.is_ignored && !matches!(self.argument, Argument::Refused(_) | Argument::Remarked(_))
     }
 
-    /// Whether it may be given, whether it means something or not.
+    /// Whether the option is accepted, with an effect or not.
     pub fn is_taken(&self) -> bool {
         !matches!(self.argument, Argument::Refused(_))
     }
 
-    /// What its argument is called, if it takes one.
+    /// Returns the name of the argument, if the option takes one.
     pub fn argument_name(&self) -> Option<&'static str> {
         Some(match &self.argument {
             Argument::Text(name, _) | Argument::Number(name, ..) => name,
@@ -267,7 +269,7 @@ impl MountOption {
         })
     }
 
-    /// The words that its argument is one of, if there are so few.
+    /// Returns the words that the argument may be, if they can be listed.
     pub fn words(&self) -> Vec<&'static str> {
         match &self.argument {
             Argument::Word(words, _) | Argument::Words(words, _) => words.iter().map(|word| word.0).collect(),
@@ -276,8 +278,8 @@ impl MountOption {
         }
     }
 
-    /// All of its names and those of its opposite, each as it may be given: alone, and with the
-    /// name of an argument.
+    /// Returns all names of the option and its opposite, in each form that may be given: alone, and
+    /// with the name of an argument.
     pub fn forms(&self) -> Vec<String> {
         let (names, opposites) = (self.names.iter(), self.opposites.iter().map(|name| (*name).to_owned()));
         let is_alone = self.argument_name().is_none() || self.bare.is_some();

@@ -1,8 +1,8 @@
-//! The table of mount options: for each its names and argument, who may give it, what a remount
-//! and a further mount make of it, what it does to a
-//! [`MountRequest`](super::request::MountRequest), and the words for `--help`.
-//! Parsing, remounts, further mounts, advice, completions and help ask this table alone; the
-//! manual names the same options, which a test compares.
+//! The table of mount options. It has for each option its names and argument, who may give it, its
+//! meaning in a remount and in a further mount, its effect on a
+//! [`MountRequest`](super::request::MountRequest), and the description for `--help`. Parsing,
+//! remounts, further mounts, advice, completions and help use only this table. The manual lists the
+//! same options, which a test compares.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,12 +22,12 @@ const MAX_THREADS: u64 = 1024;
 /// The longest time that a server may be away: a day.
 const MAX_TIMEOUT_SECONDS: u64 = 24 * 60 * 60;
 
-/// An option that changes nothing.
+/// Returns the row of an option that has no effect.
 const fn ignored(names: &'static [&'static str], origin: Origin, help: &'static str) -> MountOption {
     ignored_with(names, Argument::None(|_, _| {}), origin, help)
 }
 
-/// The same with this argument.
+/// Returns the row of an option with this argument that has no effect.
 const fn ignored_with(
     names: &'static [&'static str],
     argument: Argument,
@@ -49,8 +49,8 @@ const fn row(names: &'static [&'static str], origin: Origin, argument: Argument,
     MountOption::new(names, argument, origin, help)
 }
 
-/// All options. The first row that has an option's name and takes its argument, or the lack of one,
-/// counts.
+/// All options. The first row counts that has an option's name and accepts its argument, or the
+/// lack of one.
 pub static TABLE: &[MountOption] = &[
     row(&["ro"], Vfs, Argument::None(|request, on| request.read_only = on), "read-only: nothing is written")
         .opposed_by(&["rw"])
@@ -161,7 +161,7 @@ pub static TABLE: &[MountOption] = &[
     row(
         &["uid"],
         Ours,
-        // -1 means "unchanged" in system calls.
+        // In system calls -1 means "unchanged".
         Number("ID", 0, u32::MAX as u64 - 1, "it is a user's number", |request, id| {
             request.ownership.uid = u32::try_from(id).ok();
         }),
@@ -246,7 +246,7 @@ pub static TABLE: &[MountOption] = &[
         "threads that compress data of one file at a time",
     )
     .at_remount(Remount::Threads),
-    // As for the kernel, of these and compression the last one counts.
+    // As with the kernel, the last one of these and of compression counts.
     row(
         &["nodatacow"],
         Btrfs,
@@ -387,7 +387,7 @@ pub static TABLE: &[MountOption] = &[
     row(&["remount"], Fstab, Argument::None(|_, _| {}), "change a mount instead of making one")
         .for_root()
         .at_remount(Remount::Nothing),
-    // What is taken and changes nothing.
+    // Options that are accepted, and have no effect.
     ignored(
         &[
             "defaults", "auto", "noauto", "user", "nouser", "users", "nousers", "owner", "group", "nofail", "_netdev",
@@ -443,10 +443,10 @@ pub static TABLE: &[MountOption] = &[
         Btrfs,
         "after an error the mount turns read-only",
     ),
-    // What people share with the kernel's driver in a line of fstab: the volume is mounted all the
-    // same.
+    // Options in a line of fstab that is shared with the kernel's driver: the volume is mounted all
+    // the same.
     row(&["loop"], Fstab, Remarked("images are mounted without it"), "images are mounted without it"),
-    // What would mean something that is not done here.
+    // Options whose effect is not implemented here.
     refused(&["noacl"], Btrfs, "ACLs always count"),
     refused(&["sync", "dirsync"], Vfs, "use commit= and fsync(2)"),
     refused(&["mand"], Vfs, "there are no mandatory locks"),
@@ -460,7 +460,7 @@ pub static TABLE: &[MountOption] = &[
 
 const FREE_SPACE_TREE: &str = "a free-space tree is kept if the volume has one";
 
-/// What `compress` means without a value.
+/// The meaning of `compress` without a value.
 const DEFAULT_COMPRESSION: CompressionMode = CompressionMode { algorithm: Compression::Zlib, level: 0, force: false };
 
 const RESCUE: [Word; 7] = [
@@ -482,8 +482,8 @@ const RESCUE: [Word; 7] = [
     }),
 ];
 
-/// The row of an option. `None` if no option has this name, or takes an argument where there is
-/// one, or goes without where there is none.
+/// Returns the row of an option. `None` if no option has this name, or it has an argument that the
+/// option does not take, or lacks one that it requires.
 pub fn find(option: &str) -> Option<Given<'_>> {
     let (name, value) = match option.split_once('=') {
         Some((name, value)) => (name, Some(value)),
@@ -496,7 +496,7 @@ pub fn find(option: &str) -> Option<Given<'_>> {
     })
 }
 
-/// Whether a name is what the table has, where `*` stands for any rest.
+/// Whether a name matches one of the table, in which a final `*` stands for any rest.
 fn is_name(listed: &str, name: &str) -> bool {
     listed.strip_suffix('*').map_or(listed == name, |start| name.starts_with(start))
 }

@@ -1,4 +1,4 @@
-//! Lists of mount options, as `-o` has them.
+//! Parses lists of mount options, as `-o` takes them.
 
 use super::near::nearest;
 use super::option::Wrong;
@@ -21,8 +21,8 @@ impl MountRequest {
             return Err(Failure::new("an old commit is only mounted with ro: generation= needs it"));
         }
         if !request.read_only {
-            // The kernel's btrfs goes on from an older root, over whatever came after it. Here the
-            // newest is mounted, or nothing.
+            // The kernel's btrfs continues from an older root, and overwrites what came after it.
+            // Here the newest root is mounted, or none.
             request.rescue.use_backup_root = false;
         }
         if request.rescue.is_wanted() && !request.read_only {
@@ -36,14 +36,14 @@ impl MountRequest {
         Ok(request)
     }
 
-    /// The part of the devices that the volume is in.
+    /// Returns the part of the devices that the volume is in.
     pub fn window(&self) -> Window {
         let Self { offset, size_limit: sizelimit, partition, .. } = *self;
         Window { partition, offset, sizelimit, of_mount: true }
     }
 }
 
-/// Does to a request what an option says.
+/// Applies an option to a request.
 pub fn apply(option: &str, request: &mut MountRequest) -> Result<()> {
     let Some(given) = find(option) else {
         let hint = nearest(option).map(|near| format!("; did you mean '{near}'?"));
@@ -57,8 +57,8 @@ pub fn apply(option: &str, request: &mut MountRequest) -> Result<()> {
     })
 }
 
-/// The options in lists of them. A comma within quotation marks is none, as in
-/// `context="u:r:t:s0:c1,c2"`.
+/// Returns the options in these lists. A comma within quotation marks does not separate options, as
+/// in `context="u:r:t:s0:c1,c2"`.
 pub fn each(lists: &[String]) -> impl Iterator<Item = &str> {
     lists.iter().flat_map(|list| split(list)).filter(|option| !option.is_empty())
 }

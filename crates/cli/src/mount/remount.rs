@@ -1,9 +1,9 @@
-//! `mount -o remount`: makes a mount read-only and writable again, changes options of the kernel
-//! alone (`nosuid`, `nodev`, `noexec`), how data is compressed, and what new files are like. All
+//! `mount -o remount`: makes a mount read-only or writable again, changes options of the kernel
+//! alone (`nosuid`, `nodev`, `noexec`), the compression of data, and the flags of new files. All
 //! other options stay, and a request to change them fails with a message.
 //!
 //! mount(8) passes its helper all options in one list: those of the mount table, of fstab, and the
-//! requested ones. So an option that is set already is no change.
+//! requested ones. So an option that is in force already is no change.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -30,32 +30,32 @@ const REMOUNT: &str = "remount";
 /// The limit of the wait for transient users of the mount and for requests in progress.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Whether options request a change of a mount.
+/// Whether the options contain `remount`.
 pub fn is_wanted(options: &[String]) -> bool {
     each(options).any(|option| option == REMOUNT)
 }
 
-/// What a mount is to be like.
+/// The requested state of a mount.
 #[derive(Debug)]
 pub struct Changes {
     point: PathBuf,
-    /// The root of the mount, open. By then its path may lead elsewhere: the server of another
-    /// user's mount may answer when it likes (invariant 52).
+    /// The root of the mount, opened with `O_PATH`. The server of another user's mount may delay
+    /// its answer until the path refers to something else (invariant 52).
     root: OwnedFd,
     mounted: Mounted,
     flags: MountFlags,
-    /// Those that it has.
+    /// The flags that the mount has.
     before: MountFlags,
-    /// How data is to be compressed from now on and by how many threads, and what new files are to
-    /// be like, as the server takes it.
+    /// The requests to the server: how data is to be compressed, by how many threads, and the flags
+    /// of new files.
     of_data: Vec<String>,
-    /// Why the server writes no more after an error.
+    /// The error after which the server has stopped writing.
     aborted: Option<String>,
 }
 
 impl Changes {
-    /// The changes that options request of the mount on `directory`; an error if they are
-    /// impossible.
+    /// Returns the changes that the options request for the mount on `directory`. An error if one
+    /// of them is impossible.
     pub fn of(options: &[String], directory: &Path) -> Result<Self> {
         let point = mount_table::resolve(directory)?;
         let shown = point.display();
@@ -64,7 +64,7 @@ impl Changes {
         };
         let root = Point::open(&point).and_then(|at| at.open_mounted());
         let root = root.map_err(|error| Failure::about(point.display(), &error))?;
-        // What is held, whatever is seen there now.
+        // The open root must be of this mount, whatever is visible at the path now.
         if device_number_of(&root) != Some(mounted.device) {
             return Err(Failure::new(format!("{shown} is mounted no more, or something else is")));
         }
@@ -82,7 +82,7 @@ pub fn run(options: &[String], directory: &Path) -> Result<()> {
         return Err(Failure::new("only root changes a mount; unmount it, and mount it with the other options"));
     }
     let changes = Changes::of(options, directory)?;
-    // Before the kernel has done its part.
+    // The server is asked before the kernel does its part.
     control::may_remount(&place_of(&changes.root)).map_err(|errno| control::failure(&changes.point, errno))?;
     for option in &changes.of_data {
         control::change(&place_of(&changes.root), option).map_err(|errno| control::failure(&changes.point, errno))?;
@@ -91,8 +91,8 @@ pub fn run(options: &[String], directory: &Path) -> Result<()> {
 }
 
 impl Changes {
-    /// The kernel refuses while files are open for writing; once it blocks new writers and has
-    /// written its dirty pages, the server commits and stops.
+    /// Makes the mount read-only. The kernel refuses that while files are open for writing. Once it
+    /// has blocked new writers and written its dirty pages back, the server commits and stops.
     fn make_read_only(&self) -> Result<()> {
         let deadline = Instant::now() + TIMEOUT;
         loop {
@@ -111,14 +111,14 @@ impl Changes {
             }
         }
         if self.aborted.is_some() {
-            // The server has stopped already, and nothing more becomes durable.
+            // The server has stopped already, and nothing more can become durable.
             return Ok(());
         }
         self.stop_writing().map_err(|failure| {
             if let Some(why) = self.why_aborted() {
                 return why;
             }
-            // The mount is what it was, for the server and for the kernel.
+            // Restore the mount's previous state, in the server and in the kernel.
             if !self.before.contains(MountFlags::RDONLY) {
                 let _ = control::write_again(&place_of(&self.root));
             }
@@ -127,16 +127,17 @@ impl Changes {
         })
     }
 
-    /// What turned the file system read-only meanwhile, if anything did.
+    /// Returns the error that has turned the file system read-only meanwhile, if there was one.
     fn why_aborted(&self) -> Option<Failure> {
         let reason = control::report(&place_of(&self.root)).ok()?.aborted?;
         Some(about_aborted(&self.point, &reason))
     }
 
-    /// The server's part.
+    /// Does the server's part: it commits, and stops writing.
     fn stop_writing(&self) -> Result<()> {
         let failed = |errno| control::failure(&self.point, errno);
-        // The kernel's last writes may still be in flight to the server, which would refuse them.
+        // The kernel's last writes may still be in flight, and a server that has stopped would
+        // refuse them.
         control::sync_mount(&place_of(&self.root)).map_err(failed)?;
         if !Connection::of(self.mounted.device).is_idle_within(TIMEOUT) {
             return Err(Failure::new(format!("the server of {} is busy: try again", self.point.display())));
@@ -168,7 +169,7 @@ impl Changes {
     }
 }
 
-/// A path to what is open.
+/// Returns a path to an open file.
 fn place_of(root: &OwnedFd) -> PathBuf {
     format!("/proc/self/fd/{}", root.as_raw_fd()).into()
 }
@@ -177,7 +178,7 @@ fn about_aborted(point: &Path, reason: &str) -> Failure {
     Failure::new(format!("{} turned read-only after an error and stays so: {reason}", point.display()))
 }
 
-/// What the server is asked for, for options about data: those that are in force, changed by the
+/// Returns the requests to the server for options about data: the options in force, changed by the
 /// requested ones.
 fn of_data<'a>(options: impl Iterator<Item = &'a str>, present: &[String]) -> Result<Vec<String>> {
     let (mut changed, mut wanted) = (Vec::new(), Vec::new());
@@ -199,7 +200,7 @@ fn of_data<'a>(options: impl Iterator<Item = &'a str>, present: &[String]) -> Re
     Ok(changed)
 }
 
-/// What a remount makes of an option.
+/// Returns the effect of an option in a remount.
 fn remount_of(option: &str) -> Option<Remount> {
     find(option).map(|given| given.row.remount)
 }
@@ -208,7 +209,7 @@ fn is_busy(error: &io::Error) -> bool {
     Errno::from_io_error(error) == Some(Errno::BUSY)
 }
 
-/// The flags that a mount is to have: those that it has, changed by the options.
+/// Returns the flags that a mount is to have: its present flags, changed by the options.
 pub fn wanted_flags<'a>(
     options: impl Iterator<Item = &'a str>,
     present: &[String],
@@ -224,7 +225,7 @@ pub fn wanted_flags<'a>(
     flags.set(MountFlags::NOATIME, holds("noatime"));
     for option in options {
         let is_in_force = |option: &str| holds(option) || report.options.iter().any(|other| other == option);
-        // What the mount table shows may be the kernel's alone, such as `user_id=`.
+        // The mount table may show options that only the kernel knows, such as `user_id=`.
         let Some(given) = find(option) else {
             if holds(option) {
                 continue;
@@ -253,7 +254,7 @@ pub fn wanted_flags<'a>(
     Ok(flags)
 }
 
-/// Why a remount can't give a mount this option.
+/// Returns the failure about an option that a remount can't set.
 fn refused(option: &str, wrong: Option<&Wrong>) -> Failure {
     let remark = find(option).and_then(|given| given.remark(true));
     let why = match wrong {
@@ -268,7 +269,7 @@ fn refused(option: &str, wrong: Option<&Wrong>) -> Failure {
 mod tests {
     use super::*;
 
-    /// What the mount table says of a mount.
+    /// The options of a mount in the mount table.
     const PRESENT: &str = "rw,nosuid,nodev,relatime,user_id=0,group_id=0,default_permissions,allow_other,blksize=4096";
 
     fn wanted(options: &str) -> std::result::Result<MountFlags, String> {

@@ -1,4 +1,4 @@
-//! What a mount is to be like.
+//! The settings of a mount.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use ubtrfs_format::items::InodeFlags;
 use ubtrfs_fuse::Transport;
 use ubtrfs_server::{CheckOpen, OwnershipOverride};
 
-/// The settings of the options; `None` where the command decides.
+/// The settings that the options make. `None` means that the command decides.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "mount options are independent switches")]
 pub struct MountRequest {
     pub read_only: bool,
     pub allow_other: Option<bool>,
     pub no_atime: bool,
-    /// Each access that the server hears of changes the time of access.
+    /// The access time changes with each access that the server sees.
     pub strict_atime: bool,
     /// Flags of new files.
     pub new_files: NewFiles,
@@ -30,7 +30,7 @@ pub struct MountRequest {
     pub subvolume: Option<String>,
     pub subvolume_id: Option<u64>,
     pub commit: Option<Duration>,
-    /// How long requests wait for a server of the device that is away.
+    /// How long requests wait for the server of a device that is away.
     pub timeout: Option<Duration>,
     pub memory: Option<usize>,
     pub no_log_replay: bool,
@@ -43,16 +43,16 @@ pub struct MountRequest {
     pub transport: Transport,
     /// More devices of the volume.
     pub devices: Vec<PathBuf>,
-    /// Devices of which nothing counts, by their numbers or paths. No option says so: in an fstab
-    /// it would be done again and again.
+    /// Devices whose contents are discarded, by their numbers or paths. There is no option for it,
+    /// since with an option in fstab it would be done with each mount.
     pub given_up: Vec<String>,
-    /// Where on its device the volume begins.
+    /// The offset in bytes at which the volume begins on its device.
     pub offset: u64,
-    /// Bytes of it, if less than all that follows.
+    /// The size of the volume's part in bytes, if that is not the whole rest of the device.
     pub size_limit: Option<u64>,
-    /// The partition that it is in instead.
+    /// The partition that the volume is in, instead of an offset.
     pub partition: Option<u32>,
-    /// The commit that is shown.
+    /// The generation of the commit that is shown.
     pub generation: Option<u64>,
     pub rescue: Rescue,
     /// Devices may be missing.
@@ -65,7 +65,7 @@ pub struct MountRequest {
     pub check_open: CheckOpen,
 }
 
-/// What the options nodatacow and nodatasum give new regular files.
+/// The flags that the options nodatacow and nodatasum give new regular files.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NewFiles {
     pub no_copy_on_write: bool,
@@ -73,45 +73,45 @@ pub struct NewFiles {
 }
 
 impl NewFiles {
-    /// As flags of inodes.
+    /// Returns them as flags of inodes.
     pub fn flags(self) -> u64 {
         let flags = [(self.no_copy_on_write, InodeFlags::NODATACOW), (self.no_checksums, InodeFlags::NODATASUM)];
         flags.into_iter().filter(|(is_on, _)| *is_on).map(|(_, flag)| flag).sum()
     }
 }
 
-/// How to mount a volume that is damaged.
+/// How a damaged volume is mounted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "ways that are chosen one by one")]
 pub struct Rescue {
-    /// By any superblock or backup root that leads anywhere.
+    /// Use any superblock or backup root from which the volume can be opened.
     pub use_backup_root: bool,
-    /// What can't be read of trees is left out.
+    /// Leave out the parts of trees that can't be read.
     pub ignore_bad_roots: bool,
-    /// Data is shown whatever its checksums say.
+    /// Return data without a check of its checksums.
     pub ignore_data_checksums: bool,
-    /// Tree blocks are, too.
+    /// Read tree blocks without a check of their checksums.
     pub ignore_metadata_checksums: bool,
-    /// Flags of the superblock don't count: they never do for a volume that is only read.
+    /// Ignore the flags of the superblock, which is always done for a volume that is only read.
     pub ignore_superblock_flags: bool,
 }
 
 impl Rescue {
-    /// Whether any of these is.
+    /// Whether any of these is set.
     pub fn is_wanted(self) -> bool {
         self != Self::default()
     }
 }
 
 impl MountRequest {
-    /// Whether the kernel is to check permissions. Without that only names that it has not cached
-    /// would cause a check of directories, so every process that reaches the mount may do
+    /// Whether the kernel is to check permissions. Otherwise directories would be checked only for
+    /// names that the kernel has not cached; so any process that reaches the mount may do
     /// everything.
     pub fn checks_permissions(&self) -> bool {
         !(self.ownership.fakeroot || self.single_user)
     }
 
-    /// Sets how data is compressed. Of this and of options about new files the last one counts.
+    /// Sets the compression of data. The last one of this and of options about new files counts.
     pub fn compress(&mut self, mode: Option<CompressionMode>) {
         self.compression = mode;
         if mode.is_some() {

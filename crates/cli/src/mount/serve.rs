@@ -1,4 +1,4 @@
-//! A mount from its beginning to its end.
+//! The life of a mount, from its beginning to its end.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions as StdOptions};
@@ -39,36 +39,37 @@ use crate::process;
 use crate::remedy::OF_DAMAGE;
 use crate::resource_limits;
 
-/// What to do where devices of several are away.
+/// What to do if some of several devices are away.
 const WITHOUT_THEM: &str = "; with -o degraded the volume is mounted without them, as far as it has all data on the others \
      (or ro,degraded)";
-/// Of an open file that is a place and nothing else.
+/// The flags of an open file that only serves as a place.
 const PLACE: i32 = OFlags::PATH.union(OFlags::CLOEXEC).bits() as i32;
 
-/// What is to be mounted where, by absolute paths.
+/// A mount that is to be made, with absolute paths.
 #[derive(Clone)]
 pub struct Job {
     pub devices: Vec<PathBuf>,
     pub directory: PathBuf,
-    /// As they were given.
+    /// The options as they were given.
     pub options: Vec<String>,
     pub request: MountRequest,
-    /// The process that the mount ends with.
+    /// The process with whose end the mount ends.
     pub tied_to: Option<u32>,
 }
 
 impl Job {
-    /// The same of these devices.
+    /// Returns the job with these devices.
     fn of_devices(&self, devices: Vec<PathBuf>) -> Self {
         Self { devices, ..self.clone() }
     }
 }
 
-/// Mounts, says that it is ready, and serves until it is unmounted and the last commit is durable.
+/// Mounts, reports that the mount is ready, and serves it until it is unmounted and the last commit
+/// is durable.
 pub fn serve(job: &Job, ready: impl FnOnce() -> Result<()> + Send) -> Result<()> {
     let lifeline = Lifeline::new().inspect_err(|error| tracing::warn!("nothing watches this server: {error}")).ok();
     check_mount_point(&job.directory)?;
-    // Of block devices, which may be made writable later, no size is limited.
+    // The file size limit does not apply to block devices, which may be made writable later.
     resource_limits::raise_for_server(&job.devices, !job.request.read_only)?;
     let root = rustix::process::geteuid().is_root();
     let at_rest = if root { open_at_rest(job) } else { None };
@@ -78,17 +79,18 @@ pub fn serve(job: &Job, ready: impl FnOnce() -> Result<()> + Send) -> Result<()>
         None => open(job, &engine_options(&job.request), root)?,
     };
     let devices = std::mem::take(&mut opened.devices);
-    // From here on it is of those that are used.
+    // From here on the job lists only the devices that are used.
     let job = &job.of_devices(std::mem::take(&mut opened.paths));
 
     let mut mount_options = mount_options(&job.devices, &job.request, root);
     let syncs = Syncs::prepare(&mut mount_options, root, may_write);
     if matches!(mount_options.source, Source::BlockDevice(_)) {
-        // The kernel claims the device for the mount.
+        // The kernel claims the device for the mount, so the claim is released.
         opened.claims.clear();
     }
-    // The kernel gets the whole volume, as its own driver has it, so that other subvolumes can be
-    // mounted, too; unless what is shown may not be all that it is, as of a damaged volume.
+    // The kernel gets the whole volume, as with its own driver, so that other subvolumes can be
+    // mounted, too. It does not if the volume can't be shared, as when it is shown only in part
+    // because of damage.
     let is_whole = root
         && can_be_shared(&job.request)
         && engine.root().subvolume != TreeId::FS
@@ -99,7 +101,7 @@ pub fn serve(job: &Job, ready: impl FnOnce() -> Result<()> + Send) -> Result<()>
     let (mount, whole, fuse) = mount(&job.directory, &mount_options, is_whole)?;
     let mount = Arc::new(mount);
     if mount.kind() != MountKind::Block && opened.claims.is_empty() {
-        // By descriptors that were opened before. A path may cross the mount point, where a lookup
+        // By descriptors that were opened before: a path may cross the mount point, where a lookup
         // would wait for this server now.
         for block in &opened.blocks {
             opened.claims.push(claim(&descriptor(block))?);
@@ -112,14 +114,14 @@ pub fn serve(job: &Job, ready: impl FnOnce() -> Result<()> + Send) -> Result<()>
     served
 }
 
-/// Takes a mount away whose server has failed. What that takes may have been missing until the
-/// server's threads had ended: a process, or descriptors.
+/// Unmounts a mount whose server has failed. A first attempt may fail for lack of a process or
+/// descriptors, which the end of the server's threads releases.
 fn leave_nothing_mounted(mount: &Mount) {
     const ATTEMPTS: u32 = 2;
     (0..ATTEMPTS).take_while(|_| mount.is_mounted()).for_each(|_| mount.unmount_lazily());
 }
 
-/// The session of a mount.
+/// Runs the session of a mount.
 fn run(
     job: &Job,
     (mount, whole): (&Arc<Mount>, Option<Detached>),
@@ -147,7 +149,7 @@ fn run(
     };
     let server = Server::new(engine, facts);
     let shared = Arc::clone(server.shared());
-    // From here on they are the volume's alone, which may let some of them go.
+    // From here on only the volume holds the devices, so that it can close those that are removed.
     drop(devices);
     let volume = Arc::clone(shared.engine().volume());
     shared.on_stop_waiting(move || volume.stop_waiting());
@@ -176,7 +178,7 @@ fn run(
         aborted::show(mount, &shared);
         let tied = job.tied_to.map(|process| Tied::new(process, mount)).transpose()?;
         if rustix::process::geteuid().is_root() {
-            // The watcher inherits that.
+            // The watcher inherits the score.
             protect::from_shortage_of_memory();
         }
         let watcher = lifeline.and_then(|lifeline| watch(lifeline, mount, syncs));
@@ -187,10 +189,11 @@ fn run(
         tracing::info!("{} is mounted on {}", list(&job.devices), mount.path().display());
         Ok((tied, watcher, offer))
     };
-    // Without descriptors or processes, an unmount may fail just where the beginning has.
+    // Without descriptors or processes an unmount may fail exactly when the start has failed, so
+    // this file is opened first.
     let abort = mount.device_number().and_then(|number| Connection::of(number).open_abort().ok());
-    // The session serves what this asks for to mount a directory of the whole volume. If it fails,
-    // nothing is mounted, and so the session ends.
+    // The session serves the requests that `begin` causes when it mounts a directory of the whole
+    // volume. If `begin` fails, nothing is mounted, and so the session ends.
     let (begun, served) = thread::scope(|scope| {
         let begin = move || {
             begin(is_running).inspect_err(|_: &Failure| {
@@ -210,7 +213,7 @@ fn run(
         Ok::<_, Failure>((begun.join().map_err(|_| Failure::new("the thread that mounts panicked"))?, served))
     })?;
     let (tied, watcher, offer) = begun.map_err(|failure| {
-        // That a thread of the session is missing is why nothing begins.
+        // If the session failed for lack of a thread, that is why nothing began.
         served.as_ref().err().map_or(failure, |error| Failure::of(error))
     })?;
     drop((watcher, offer));
@@ -218,7 +221,7 @@ fn run(
     thread::scope(|scope| {
         let clear = || mount.unmount_aborted();
         let clearing = thread::Builder::new().spawn_scoped(scope, clear);
-        // The last commit needs no other thread.
+        // The last commit needs no other thread, so it proceeds even if that one can't be started.
         let ended = shared.end();
         if clearing.is_err() {
             clear();
@@ -232,12 +235,12 @@ fn run(
     Ok(())
 }
 
-/// Lets root mount the volume once more.
+/// Offers the volume for further mounts by root.
 fn offer(job: &Job, mount: &Mount, notifier: Notifier, shared: Weak<Shared>) -> Option<Offer> {
     let is_offered = rustix::process::geteuid().is_root() && can_be_shared(&job.request) && job.tied_to.is_none();
     let device = mount.device_number().filter(|_| is_offered)?;
     let options = job.options.clone();
-    // The volume may have other devices by now than it was mounted from.
+    // The volume's devices may have changed since it was mounted.
     let served = move || {
         let devices = shared.upgrade().map(|shared| shared.device_paths()).unwrap_or_default();
         let devices = devices.into_iter().map(PathBuf::from).collect();
@@ -247,7 +250,7 @@ fn offer(job: &Job, mount: &Mount, notifier: Notifier, shared: Weak<Shared>) -> 
     offer.inspect_err(|error| tracing::info!("a further mount may not find this one: {error}")).ok()
 }
 
-/// Starts what aborts the connection when this process is killed.
+/// Starts the watcher, which aborts the connection when this process is killed.
 fn watch(lifeline: &Lifeline, mount: &Mount, syncs: &Syncs) -> Option<Watcher> {
     let connection = mount.device_number().map(Connection::of)?;
     let of_syncs = syncs.connection().map(|connection| connection.open_abort()).transpose();
@@ -264,10 +267,10 @@ fn open(job: &Job, options: &Options, root: bool) -> Result<(Opened, Arc<Filesys
     Ok((opened, engine))
 }
 
-/// The same for a mount with `ro` that may be made writable later, by a remount or a further mount,
-/// as the kernel's driver lets it. Nothing is written until then. `None` if that can't be: if
-/// writing would have to begin with a repair, or where others may be reading, as they may read
-/// images.
+/// Opens the devices and the file system for a mount with `ro` that a remount or a further mount
+/// may make writable later, as the kernel's driver allows. Nothing is written until then. Returns
+/// `None` if that is impossible: if writing would have to begin with a repair, or if others may be
+/// reading, as they may read images.
 fn open_at_rest(job: &Job) -> Option<(Opened, Arc<Filesystem>)> {
     let request = &job.request;
     let may_be = request.read_only
@@ -280,19 +283,19 @@ fn open_at_rest(job: &Job) -> Option<(Opened, Arc<Filesystem>)> {
     may_be.then(|| open(job, &options, true).ok())?
 }
 
-/// Devices, and claims on those that are block devices.
+/// Open devices, and claims on those that are block devices.
 struct Opened {
-    /// By the paths of those that are used.
+    /// The paths of the devices that are used.
     paths: Vec<PathBuf>,
     devices: Vec<Arc<dyn Device>>,
     claims: Vec<File>,
-    /// The block devices that are claimed, as places.
+    /// The block devices that are claimed, opened with `O_PATH`.
     blocks: Vec<File>,
 }
 
-/// Opens the devices exclusively: those that are named, or with `degraded` those of them that are
-/// there. For root the kernel must be able to claim block devices for the mount, so they are
-/// claimed separately from being opened.
+/// Opens the devices exclusively: all that are named, or with `degraded` those of them that are
+/// present. The kernel must be able to claim block devices for root's mount, so the claim is
+/// separate from the open file.
 fn open_devices(job: &Job, root: bool, read_only: bool) -> Result<Opened> {
     let Job { devices, request, .. } = job;
     let (window, mode) = (request.window(), if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite });
@@ -329,7 +332,8 @@ fn open_devices(job: &Job, root: bool, read_only: bool) -> Result<Opened> {
     Ok(Opened { paths, devices, claims, blocks })
 }
 
-/// The paths of devices by their numbers. One whose superblock can't be read is left out.
+/// Returns the paths of devices by their numbers, except for devices whose superblock can't be
+/// read.
 fn paths_by_number(job: &Job, devices: &[Arc<dyn Device>]) -> BTreeMap<u64, String> {
     let mut paths = BTreeMap::new();
     for (path, device) in job.devices.iter().zip(devices) {
@@ -340,7 +344,8 @@ fn paths_by_number(job: &Job, devices: &[Arc<dyn Device>]) -> BTreeMap<u64, Stri
     paths
 }
 
-/// A device that the volume gets, whole. `EEXIST` if something is on it that somebody might miss.
+/// Opens a device that is to be added to the volume, as a whole. `EEXIST` if it holds something
+/// that somebody might miss.
 fn open_new(path: &Path, timeout: Option<Duration>) -> std::result::Result<Arc<dyn Device>, Errno> {
     let refused = |error: VolumeError| match error {
         VolumeError::Open { source, .. } => Errno::from_io_error(&source).unwrap_or(Errno::IO),
@@ -358,19 +363,19 @@ fn open_new(path: &Path, timeout: Option<Duration>) -> std::result::Result<Arc<d
     }
 }
 
-/// A path by which what is open is opened once more.
+/// Returns a path by which an open file can be opened again.
 fn descriptor(open: &File) -> PathBuf {
     format!("/proc/self/fd/{}", open.as_raw_fd()).into()
 }
 
-/// Whether the volume may be opened by another superblock or root than the newest; then all of its
-/// devices are needed.
+/// Whether the volume may be opened by another superblock or root than the newest. In that case all
+/// of its devices are needed.
 fn is_by_older_root(request: &MountRequest) -> bool {
     request.rescue.use_backup_root || request.generation.is_some()
 }
 
-/// The volume and its file system; with `rescue=usebackuproot` by any usable superblock or backup
-/// root, with `generation=` by a root of that commit.
+/// Opens the volume and its file system: with `rescue=usebackuproot` by any usable superblock or
+/// backup root, with `generation=` by a root of that commit.
 fn open_volume(job: &Job, devices: Vec<Arc<dyn Device>>, options: &Options) -> Result<Arc<Filesystem>> {
     if !is_by_older_root(&job.request) {
         let how = OpenOptions { read_only: options.read_only };
@@ -405,7 +410,7 @@ fn open_volume(job: &Job, devices: Vec<Arc<dyn Device>>, options: &Options) -> R
     Err(failure)
 }
 
-/// The devices of which nothing counts.
+/// Returns the devices whose contents are to be discarded.
 fn given_up(job: &Job, devices: &[Arc<dyn Device>]) -> Result<Vec<DeviceId>> {
     let numbers = paths_by_number(job, devices);
     let number = |wanted: &String| {
@@ -447,7 +452,8 @@ fn engine_options(request: &MountRequest) -> Options {
 fn open_engine(job: &Job, volume: Arc<Volume>, options: &Options) -> Result<Arc<Filesystem>> {
     Filesystem::open(volume, options.clone()).map_err(|error| {
         let failure = Failure::about(list(&job.devices), &error);
-        // What is refused says why, and perhaps a mount of what is left has been tried.
+        // A refusal gives its own reason; and with `ignorebadroots` a mount of what is left has
+        // been tried already.
         if matches!(error, ubtrfs::Error::Refused(_)) || job.request.rescue.ignore_bad_roots {
             return failure;
         }
@@ -455,8 +461,8 @@ fn open_engine(job: &Job, volume: Arc<Volume>, options: &Options) -> Result<Arc<
     })
 }
 
-/// Root's mounts are for all users, as those of the kernel's file systems are; others' are for
-/// themselves. Permissions are the kernel's to check.
+/// Returns the options of the mount. Root's mounts are for all users, as those of the kernel's file
+/// systems are; mounts of others are for themselves. The kernel checks permissions.
 pub fn mount_options(devices: &[PathBuf], request: &MountRequest, root: bool) -> MountOptions {
     let source = match devices.first() {
         Some(path) if is_block(path) => Source::BlockDevice(path.clone()),
@@ -469,7 +475,7 @@ pub fn mount_options(devices: &[PathBuf], request: &MountRequest, root: bool) ->
         name: request.name.clone().unwrap_or_default(),
         subtype: "ubtrfs".into(),
         read_only: request.read_only,
-        // Where permissions are not checked, the mount is for the mounting user alone.
+        // If permissions are not checked, only the user who mounts may use the mount.
         allow_other: request.allow_other.unwrap_or(root && request.checks_permissions()),
         default_permissions: request.checks_permissions(),
         no_atime: request.no_atime,
@@ -481,7 +487,7 @@ pub fn mount_options(devices: &[PathBuf], request: &MountRequest, root: bool) ->
     }
 }
 
-/// Whether a volume that is mounted with these options may be mounted more than once.
+/// Whether a volume with these options may be mounted more than once.
 pub fn can_be_shared(request: &MountRequest) -> bool {
     request.given_up.is_empty()
         && request.generation.is_none()
@@ -489,7 +495,7 @@ pub fn can_be_shared(request: &MountRequest) -> bool {
         && request.checks_permissions()
 }
 
-/// Mounts on a directory, or everything nowhere yet.
+/// Mounts on a directory; a whole volume is mounted without a directory at first.
 fn mount(directory: &Path, options: &MountOptions, is_whole: bool) -> Result<(Mount, Option<Detached>, FuseDevice)> {
     let mounted = if is_whole {
         Mount::new_nowhere(directory, options).map(|(mount, whole, device)| (mount, Some(whole), device))
@@ -516,7 +522,7 @@ fn mount(directory: &Path, options: &MountOptions, is_whole: bool) -> Result<(Mo
     })
 }
 
-/// What keeps fusermount3 from mounting on a directory, where that is known.
+/// Returns why fusermount3 can't mount on a directory, if that is known.
 fn about_place(directory: &Path) -> Option<Failure> {
     let (shown, on) = (directory.display(), mount_table::holding(directory)?);
     if on.point == mount_table::resolve(directory).ok()? {
@@ -536,7 +542,7 @@ fn about_place(directory: &Path) -> Option<Failure> {
     })
 }
 
-/// Fails because something is mounted on the mount point already.
+/// Returns the failure about a mount point on which something is mounted already.
 fn occupied(directory: &Path, mounted: &Mounted) -> Failure {
     let (shown, source) = (directory.display(), mounted.source.display());
     let who = mount_table::mounter_of(mounted).map(|user| format!(" by {user}")).unwrap_or_default();
@@ -551,7 +557,7 @@ fn no_permission() -> Failure {
     )
 }
 
-/// Says what is wrong with the mount point before anything else is done.
+/// Checks the mount point, before anything else is done.
 pub fn check_mount_point(directory: &Path) -> Result<()> {
     let shown = directory.display();
     if is_dead(directory) {

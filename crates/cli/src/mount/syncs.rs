@@ -20,9 +20,10 @@ use ubtrfs_server::{Server, Shared};
 
 /// From this version on the kernel sends SYNCFS to all servers of `fuseblk`.
 const SENDS_SYNCFS: Release = Release(6, 18);
-/// The version of the protocol that came with it.
+/// The minor version of the FUSE protocol of that kernel.
 const MINOR_WITH_SYNCFS: u32 = 45;
-/// From this version on a dirty page is written when its WRITE is answered, not when it is queued.
+/// From this version on a dirty page counts as written when its WRITE is answered, not when it is
+/// queued.
 const WAITS_FOR_WRITES: Release = Release(6, 16);
 
 /// A version of Linux.
@@ -30,7 +31,7 @@ const WAITS_FOR_WRITES: Release = Release(6, 16);
 struct Release(u32, u32);
 
 impl Release {
-    /// That of the kernel that runs. One that has no numbers counts as the oldest.
+    /// Returns the version of the running kernel. One without numbers counts as the oldest.
     fn running() -> Self {
         Self::parse(&rustix::system::uname().release().to_string_lossy())
     }
@@ -41,7 +42,7 @@ impl Release {
     }
 }
 
-/// The ways by which they may arrive, before it is known which of them the kernel takes.
+/// The ways by which syncs may arrive, before it is known which of them the kernel uses.
 pub struct Syncs {
     release: Release,
     may_write: bool,
@@ -51,8 +52,7 @@ pub struct Syncs {
 }
 
 impl Syncs {
-    /// Has the mount that these options describe made so that syncs arrive, if anything may ever be
-    /// written.
+    /// Prepares the options of the mount so that syncs arrive, if anything may ever be written.
     pub fn prepare(options: &mut MountOptions, root: bool, may_write: bool) -> Self {
         let release = Release::running();
         let mut syncs = Self { release, may_write, device: None, lacks: None };
@@ -74,8 +74,9 @@ impl Syncs {
         syncs
     }
 
-    /// How requests may arrive, if by any way. Over rings nobody can wait for the WRITEs that a
-    /// kernel has only queued.
+    /// Returns the transport for requests. Over rings nobody can wait for the WRITEs that a kernel
+    /// has only queued, so a kernel that does not wait for them gets `/dev/fuse`, unless the user
+    /// has chosen.
     pub fn transport(&self, wanted: Transport) -> Transport {
         match wanted {
             Transport::Auto if self.device.is_some() && self.release < WAITS_FOR_WRITES => Transport::Device,
@@ -83,12 +84,12 @@ impl Syncs {
         }
     }
 
-    /// The connection that sync(2) waits for besides that of the mount.
+    /// Returns the connection that sync(2) waits for besides that of the mount.
     pub fn connection(&self) -> Option<Connection> {
         self.device.as_ref().map(|device| Connection::of(device.number_of_file()))
     }
 
-    /// Lets them arrive, once the session is established, and says how they do.
+    /// Enables syncs once the session is established, and reports how they arrive.
     pub fn begin(&self, mount: &Arc<Mount>, session: &Session<Server>) {
         let server = session.filesystem().shared();
         if let Some(device) = self.device.clone() {
@@ -104,7 +105,7 @@ impl Syncs {
         server.set_syncs(sentence);
     }
 
-    /// Takes the best way that there is.
+    /// Enables the best way that is available.
     fn way(&self, mount: &Arc<Mount>, session: &Session<Server>, server: &Arc<Shared>) -> SyncWay {
         let is_block = mount.kind() == MountKind::Block;
         match &self.device {
@@ -129,7 +130,7 @@ impl Syncs {
         SyncWay::Nothing
     }
 
-    /// What users are to know.
+    /// Returns the description of this way for the user.
     fn sentence(&self, way: SyncWay, mount: &Mount) -> String {
         const ALL: &str = "sync(2), syncfs(2) and remounts by the kernel alone";
         let device = self.device.as_ref().map_or("", |device| device.path());
@@ -152,8 +153,8 @@ impl Syncs {
 }
 
 impl Drop for Syncs {
-    /// Whatever is left to be written to the device fails from now on. This process, which would
-    /// have to serve it, waits for that when it ends and closes the device, also after a panic.
+    /// Has all further writes to the device fail. When this process ends, even after a panic, it
+    /// closes the device and waits for them, but it would have to serve them itself.
     fn drop(&mut self) {
         if let Some(connection) = self.connection() {
             connection.abort();
@@ -161,18 +162,18 @@ impl Drop for Syncs {
     }
 }
 
-/// The way by which they arrive.
+/// The way by which syncs arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SyncWay {
-    /// Nothing can be synced.
+    /// Nothing is ever written, so nothing has to be synced.
     Needless,
     /// The kernel sends SYNCFS.
     SyncFs,
-    /// By the device that is the mount's source.
+    /// Through the device that is the mount's source.
     Device,
-    /// The same, but pages that mappings have changed may come after it.
+    /// Through that device, but pages that mappings have changed may arrive after the sync.
     DeviceWithoutMappings,
-    /// By none.
+    /// Not at all.
     Nothing,
 }
 
@@ -183,7 +184,7 @@ fn watch(mount: &Arc<Mount>, server: &Arc<Shared>) {
         let Ok(table) = File::open(ubtrfs_mounts::TABLE) else { return };
         let mut was_read_only = false;
         loop {
-            // The first time it is "changed".
+            // The first poll reports a change at once.
             let mut poll = [PollFd::new(&table, PollFlags::PRI)];
             let polled = rustix::event::poll(&mut poll, None);
             if server.is_ending() || polled.is_err_and(|errno| errno != rustix::io::Errno::INTR) {

@@ -1,4 +1,5 @@
-//! What holds for each row of the table of mount options, and for all that shows them.
+//! Tests that each row of the table of mount options obeys the rules, and that all that show the
+//! options agree with it.
 
 use std::collections::BTreeSet;
 
@@ -24,12 +25,12 @@ fn said(failure: Failure) -> String {
     }
 }
 
-/// Names that may be typed: `x-*` stands for any such.
+/// Returns a name that a user may type: `x-*` stands for any name with that prefix.
 fn name_of(listed: &str) -> String {
     listed.replace('*', "anything")
 }
 
-/// Arguments that a row takes, and one that it doesn't, if there is one.
+/// Returns arguments that a row takes, and one that it refuses, if there is one.
 fn arguments(row: &MountOption) -> (Vec<String>, Option<String>) {
     let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     match &row.argument {
@@ -47,7 +48,7 @@ fn arguments(row: &MountOption) -> (Vec<String>, Option<String>) {
     }
 }
 
-/// All options that a row takes.
+/// Returns all options that a row takes.
 fn valid(row: &MountOption) -> Vec<String> {
     let (values, _) = arguments(row);
     let mut all: Vec<_> = row.opposites.iter().map(|name| (*name).to_owned()).collect();
@@ -182,7 +183,7 @@ fn help_shows_all_options_that_count() {
     }
 }
 
-/// What stands in the first cells of a table of the manual that has this heading.
+/// Returns the first cells of the rows of the table with this heading in the manual.
 fn listed(heading: &str) -> Vec<String> {
     let section = OPTIONS.split("\n## Mount options\n").nth(1).expect("a section");
     let table = section.split(&format!("\n| {heading} | |\n|---|---|\n")).nth(1).expect(heading);
@@ -209,7 +210,7 @@ fn the_manual_lists_the_options_of_the_table() {
     }
 }
 
-/// The section of the manual's page about mounts that has this heading.
+/// Returns the section with this heading of the manual's page about mounts.
 fn section(heading: &str) -> &'static str {
     let text = MOUNT.split(&format!("\n## {heading}\n")).nth(1).expect(heading);
     text.split("\n## ").next().expect(heading)

@@ -1,5 +1,5 @@
-//! A mount that ends with a process, as that of `ubtrfs shell`: also when the process is killed and
-//! can't unmount it any more.
+//! Ends a mount with a process, as that of `ubtrfs shell`, even if the process is killed and can't
+//! unmount it.
 
 use std::fs;
 use std::io;
@@ -15,23 +15,22 @@ use ubtrfs_fuse::mount::{Mount, Unmount};
 
 use crate::failure::{Failure, Result};
 
-/// How often it is tried to unmount what is still used.
+/// The interval of the attempts to unmount while the mount is in use.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Watches the process. When this is dropped, nothing is under way any more.
+/// Watches the process. Dropping this waits for an attempt to unmount that is in progress.
 pub struct Tied {
     unmounting: Arc<Mutex<()>>,
 }
 
 impl Tied {
-    /// Unmounts when the process has ended, as soon as nobody uses the mount, and removes its
-    /// directory.
+    /// Unmounts once the process has ended and nobody uses the mount, and removes its directory.
     pub fn new(process: u32, mount: &Arc<Mount>) -> Result<Self> {
         let failed = |error: io::Error| Failure::about("the process that the mount is tied to", &error);
         let process = i32::try_from(process).ok().and_then(Pid::from_raw).ok_or_else(|| failed(Errno::SRCH.into()))?;
         let process = match pidfd_open(process, PidfdFlags::empty()) {
             Ok(process) => Some(process),
-            // It has ended already.
+            // The process has ended already.
             Err(Errno::SRCH) => None,
             Err(error) => return Err(failed(error.into())),
         };
@@ -53,7 +52,7 @@ impl Drop for Tied {
     }
 }
 
-/// Waits for the end of a process; false if that can't be done.
+/// Waits for the end of a process. Returns false if that is impossible.
 fn has_ended(process: &OwnedFd) -> bool {
     loop {
         match poll(&mut [PollFd::new(process, PollFlags::IN)], None) {
@@ -69,7 +68,8 @@ fn has_ended(process: &OwnedFd) -> bool {
 
 fn end(mount: &Mount, unmounting: &Mutex<()>) {
     loop {
-        // The server does not end between the two.
+        // The lock keeps the server from ending between the unmount and the removal of the
+        // directory.
         let busy = unmounting.lock().unwrap_or_else(PoisonError::into_inner);
         if mount.unmount(Unmount::Now).is_ok() || !mount.is_mounted() {
             if let Err(error) = fs::remove_dir(mount.path()) {

@@ -1,19 +1,20 @@
 //! The watcher: a process that outlives the server, and then aborts its connections.
 //!
 //! The kernel aborts a connection by itself when the last descriptor of `/dev/fuse` is closed. A
-//! process that is killed closes its descriptors when its last thread has ended, and a thread that
-//! has the kernel drop a name or a page waits for a lock for as long as some other process holds
-//! it, whatever signal comes: a program that lists a directory into memory that another server
-//! should provide, and that server hangs. Until then each request to the dead server waits, and
-//! with it every sync(2) of the machine.
+//! process that is killed closes its descriptors when its last thread has ended. But a thread that
+//! has asked the kernel to drop a name or a page may wait for a lock which another process holds,
+//! and no signal ends that wait: for example, a program lists a directory into memory that another
+//! server has to provide, and that server hangs. Until then each request to the dead server waits,
+//! and with it every sync(2) of the machine.
 //!
-//! So the server keeps a *lifeline*: a thread with a table of descriptors of its own, in which
-//! there is the writing end of a pipe and nothing else. It never waits for anything but a signal,
-//! so it ends, and its table with it, as soon as the server is killed or exits. The watcher reads
-//! the other end. Apart from that it holds the file by which the connection is aborted, which was
-//! opened while the connection was there: it belongs to this connection alone, though a later one
-//! may have the same number, and keeps nothing of the volume in use. Where syncs arrive by a device
-//! (`mount/syncs`), sync(2) waits for the connection of that one, too: it is aborted as well.
+//! So the server has a *lifeline*: a thread with a table of descriptors of its own, which contains
+//! only the writing end of a pipe. The thread waits for nothing but a signal, so it ends, and its
+//! table with it, as soon as the server is killed or exits. The watcher reads the other end of the
+//! pipe. It also holds the file by which the connection is aborted, which was opened while the
+//! connection existed: the file belongs to this connection alone, though a later one may have the
+//! same number, and keeps nothing of the volume in use. If syncs arrive through a device
+//! (`mount/syncs`), sync(2) waits for the connection of that device, too, so the watcher also
+//! aborts that one.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -33,13 +34,14 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use crate::failure::{Failure, Result};
 use crate::process;
 
-/// The end of a pipe that is at its end as soon as this process has been killed or has exited.
+/// The reading end of a pipe. It is at its end as soon as this process has been killed or has
+/// exited.
 pub struct Lifeline {
     end: OwnedFd,
 }
 
 impl Lifeline {
-    /// Starts the thread. To be called before anything is opened, and before there are other
+    /// Starts the thread. This must be called before anything is opened and before there are other
     /// threads: until the new thread has closed them, it has copies of all descriptors.
     pub fn new() -> io::Result<Self> {
         let (end, held) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -61,8 +63,8 @@ impl Lifeline {
     }
 }
 
-/// Leaves all signals to the other threads: a handler writes to a pipe of the process, which this
-/// thread's table of descriptors does not have, so a signal that it got would be lost.
+/// Leaves all signals to the other threads. A handler writes to a pipe of the process, which is not
+/// in this thread's table of descriptors, so a signal to this thread would be lost.
 fn leave_signals() -> io::Result<()> {
     // SAFETY: the set is filled before it is used, and only the mask of this thread changes.
     let failed = unsafe {
@@ -73,11 +75,11 @@ fn leave_signals() -> io::Result<()> {
     if failed == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(failed)) }
 }
 
-/// Gives this thread a table of descriptors of its own, in which only this one is left.
+/// Gives this thread a table of descriptors of its own, and closes all in it but this one.
 fn hold_only(number: RawFd) -> io::Result<()> {
     leave_signals()?;
-    // SAFETY: no descriptor is closed for the other threads by that; what is closed below is closed
-    // in this thread's copy of the table, of which it uses nothing.
+    // SAFETY: this closes no descriptor of the other threads; what is closed below is closed in
+    // this thread's copy of the table, and this thread does not use it.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FILES)? };
     let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut list = Dir::new(rustix::fs::open("/proc/thread-self/fd", how, Mode::empty())?)?;
@@ -90,14 +92,14 @@ fn hold_only(number: RawFd) -> io::Result<()> {
     Ok(())
 }
 
-/// A watcher of a mount's connections, for as long as this lives.
+/// The watcher process of a mount's connections. Dropping this ends it.
 pub struct Watcher {
     process: Child,
 }
 
 impl Watcher {
-    /// Has another process write to `abort`, and to `other` if there is one, when this one has
-    /// ended.
+    /// Starts a process that writes to `abort`, and to `other` if that is given, when this process
+    /// has ended.
     pub fn start(lifeline: &Lifeline, abort: File, other: Option<File>) -> io::Result<Self> {
         process::keep_descriptors();
         let mut command = Command::new("/proc/self/exe");
@@ -112,19 +114,19 @@ impl Watcher {
 }
 
 impl Drop for Watcher {
-    /// The connection has ended: nothing is left to be aborted.
+    /// Ends the watcher: the connection has ended, so there is nothing to abort.
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// The watcher's process: its standard input ends with the server, its other standard streams abort
-/// connections.
+/// Runs the watcher: its standard input ends with the server, and its other standard streams are
+/// the files by which connections are aborted.
 pub fn run() -> Result<()> {
     let _ = rustix::thread::set_name(c"ubtrfs-watcher");
-    // They are sent to all processes of a service or a session, and meant for the server, which
-    // then unmounts.
+    // These signals go to all processes of a service or a session, and are meant for the server,
+    // which then unmounts.
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
         let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
     }
