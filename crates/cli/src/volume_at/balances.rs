@@ -1,4 +1,4 @@
-//! Balances.
+//! Balances of a volume.
 
 use std::path::Path;
 
@@ -15,10 +15,10 @@ use crate::remedy::only_on_ours;
 use crate::report::meanwhile;
 use crate::signals::Signals;
 
-/// What can be done about the balance of a volume.
+/// Controls the balance of a volume.
 pub trait Balances {
-    /// Balances, or goes on with that, and returns how far it came when it is done. At most so many
-    /// bytes are moved in a second. `show` is called with how far it is.
+    /// Starts or resumes a balance, and returns its progress when it is done. Moves at most so many
+    /// bytes in a second. Calls `show` with the progress.
     fn balance(
         &self,
         balance: &BalanceItem,
@@ -26,13 +26,13 @@ pub trait Balances {
         show: &dyn Fn(BalanceProgress),
     ) -> Result<BalanceProgress>;
 
-    /// Has the balance that runs pause.
+    /// Pauses the balance that runs.
     fn pause_balance(&self) -> Result<()>;
 
-    /// Ends the balance.
+    /// Cancels the balance.
     fn cancel_balance(&self) -> Result<()>;
 
-    /// Whether a balance runs, or is paused, and how far it is; `None` if there is none.
+    /// Returns whether a balance runs or is paused, and its progress; `None` if there is none.
     fn balance_status(&self) -> Result<Option<(bool, BalanceProgress)>>;
 }
 

@@ -1,4 +1,4 @@
-//! What differs between subvolumes, and merges of them.
+//! Comparisons and merges of subvolumes.
 
 use std::path::{Path, PathBuf};
 
@@ -20,21 +20,21 @@ use crate::stream;
 /// A merge of subvolumes.
 pub struct WantedMerge<'a> {
     pub sides: MergeSides,
-    /// Where the target is.
+    /// The path of the target.
     pub target: &'a Path,
     pub prefer: Prefer,
     pub dry_run: bool,
-    /// What an error says of a merge, if it says anything special.
+    /// Returns the special meaning of an error in a merge, if it has one.
     pub explained: &'a dyn Fn(Errno) -> Option<String>,
 }
 
-/// What can be done with several subvolumes of a volume.
+/// Compares and merges several subvolumes of a volume.
 pub trait Comparisons {
-    /// The subvolumes whose root directories are at these paths, as programs have them: what they
-    /// have written, also to mappings, is known then.
+    /// Returns the subvolumes whose root directories are at these paths. What programs have written
+    /// before, also to mappings, is written back, so that the server knows it.
     fn subvolumes_at(&self, paths: &[PathBuf]) -> Result<Vec<TreeId>>;
 
-    /// Shows every change that is asked for until `visit` returns false.
+    /// Passes every change that the question asks for to `visit`, until that returns false.
     fn changes(&self, question: &Question, visit: &mut dyn FnMut(FileChange) -> bool) -> Result<()>;
 
     /// Merges, and returns what was or would be done.
@@ -55,7 +55,7 @@ impl Comparisons for OnMount {
             if *device.get_or_insert(of) != of {
                 return Err(other_volumes());
             }
-            // Nothing of a read-only mount is dirty.
+            // A read-only mount has no dirty pages.
             let _ = opened.write_back();
         }
         Ok(ids)
@@ -68,7 +68,7 @@ impl Comparisons for OnMount {
     fn merge(&self, wanted: &WantedMerge<'_>) -> Result<Vec<MergeRecord>> {
         let WantedMerge { sides: MergeSides { base, changed, .. }, target, prefer, dry_run, explained } = *wanted;
         let failed = |path: &Path, errno| about_merge(path, errno, explained(errno));
-        // Through the mount of the one that changes.
+        // Through the mount of the subvolume that is changed.
         let number = Mounted::open(target)?.merge(&Merge { base, changed, prefer, dry_run });
         let answer = number.and_then(|number| stream::whole(self.place(), number));
         let answer = answer.map_err(|errno| failed(target, errno))?;
@@ -105,7 +105,7 @@ impl Comparisons for Image {
     }
 }
 
-/// What an error says of a comparison.
+/// Describes an error of a comparison.
 fn explained(errno: Errno) -> Option<&'static str> {
     Some(match errno {
         Errno::NAMETOOLONG => "a path is too long: its directories take more than 4 megabytes of memory",
@@ -114,7 +114,7 @@ fn explained(errno: Errno) -> Option<&'static str> {
     })
 }
 
-/// Why a mount's server doesn't say what changed.
+/// Describes why a mount's server does not compare.
 fn about_changes(path: &Path, errno: Errno) -> Failure {
     let shown = path.display();
     match errno {
@@ -130,7 +130,7 @@ fn about_changes(path: &Path, errno: Errno) -> Failure {
     }
 }
 
-/// Why a mount's server doesn't merge.
+/// Describes why a mount's server does not merge.
 fn about_merge(path: &Path, errno: Errno, explained: Option<String>) -> Failure {
     let shown = path.display();
     match (errno, explained) {

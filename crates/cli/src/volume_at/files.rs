@@ -1,4 +1,4 @@
-//! Files and directories, as walks through a volume see them.
+//! Files and directories, for walks through a volume.
 
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
@@ -20,45 +20,46 @@ use crate::ioctls::{Mounted, about_mount, about_opening};
 use crate::path::failure;
 use crate::place::Image;
 
-/// Entries that are listed, and extents that are asked for, at once.
+/// How many entries are listed, and extents are queried, at a time.
 const BATCH: usize = 1024;
-/// What one ioctl defragments at most, so that the command can be interrupted.
+/// The most bytes that one ioctl defragments, so that the command can be interrupted.
 const STEP: u64 = 256 << 20;
 
-/// What an inode is.
+/// The type of an inode.
 pub enum Kind {
-    /// A directory. `inode`: as below; none where the kernel sees to it that it has one name.
+    /// A directory. `inode` is as for a file; `None` if the kernel ensures that the directory has
+    /// only one name.
     Directory { inode: Option<(u64, u64)>, is_of_other_subvolume: bool },
-    /// A regular file. `inode`: its subvolume and its number, if it has several names.
+    /// A regular file. `inode` is its subvolume and its number, if it has several names.
     File { inode: Option<(u64, u64)> },
-    /// It takes no space of its own, or is none of the volume's, or is gone.
+    /// It takes no space of its own, is not in the volume, or was removed.
     Other,
 }
 
-/// Where walks through a volume begin.
+/// Finds the files of a volume at which walks begin.
 pub trait Files {
-    /// Makes everything that was changed before durable, so that extents are known.
+    /// Makes all earlier changes durable, so that the extents are known.
     fn write_all(&self, path: &Path) -> Result<()>;
 
-    /// What is at a path.
+    /// Returns the file or directory at a path.
     fn node<'a>(&'a self, path: &Path) -> Result<BoxedNode<'a>>;
 }
 
-/// A file or a directory of a walk, which lives as long as what it is walked through by.
+/// A file or a directory of a walk. It borrows what the walk goes through.
 pub type BoxedNode<'a> = Box<dyn Node<'a> + 'a>;
 
 /// A file or a directory of a walk.
 pub trait Node<'a> {
-    /// What it is. It must be asked before anything else.
+    /// Returns its type. This must be called before the other methods.
     fn kind(&mut self) -> Result<Kind>;
 
-    /// The entries of a directory, in its order.
+    /// Returns the entries of a directory, in the order of the directory.
     fn entries(&self) -> Result<Vec<(Vec<u8>, BoxedNode<'a>)>>;
 
-    /// Shows the extents of a regular file.
+    /// Passes the extents of a regular file to `visit`.
     fn extents(&self, visit: &mut dyn FnMut(&FoundExtent)) -> Result<()>;
 
-    /// Defragments a regular file; `flush`: it is durable then.
+    /// Defragments a regular file. With `flush` the result is durable afterwards.
     fn defragment(&self, how: &Defragmentation, flush: bool) -> Result<()>;
 }
 
@@ -66,10 +67,11 @@ pub trait Node<'a> {
 struct OfMount<'a> {
     on: &'a OnMount,
     file: HostFile,
-    /// The device number of its directory; none of where the walk begins.
+    /// The device number of its directory; `None` where the walk begins.
     above: Option<u64>,
     device: u64,
-    /// Which of the subvolumes that were seen it is in: device numbers don't tell on FUSE.
+    /// The number, within this walk, of its subvolume: on FUSE all subvolumes have one device
+    /// number.
     subvolume: u64,
 }
 
@@ -105,11 +107,11 @@ impl OfMount<'_> {
         self.on.tree.open(&self.file).and_then(Mounted::of)
     }
 
-    /// Whether a directory on another mount is one of the volume, whose id is that of where the
-    /// walk begins.
+    /// Whether a directory on another mount belongs to the volume in which the walk has begun.
     fn is_of_the_volume(&self, dir: &OpenFile) -> std::io::Result<bool> {
         let mounted = Mounted::of(dir)?;
-        // The kernel's empty directory where a snapshot has no subvolume knows no ioctl.
+        // The kernel has an empty directory in a snapshot in place of a nested subvolume, which
+        // supports no ioctl.
         let Ok(id) = mounted.volume_id() else { return Ok(mounted.is_of_the_kernel() == Ok(true)) };
         Ok(self.on.volume() == Some(id))
     }
@@ -183,7 +185,7 @@ impl<'a> Node<'a> for OfMount<'a> {
                 path.display()
             )));
         }
-        // The kernel knows no such flag.
+        // The kernel does not know this flag.
         let mut how = Defragmentation { unshare: how.unshare && !is_of_the_kernel, ..how.clone() };
         let end = how.range.end.min(opened.size().map_err(failed)?);
         while how.range.start < end {
@@ -274,7 +276,7 @@ impl<'a> Node<'a> for InImage<'a> {
     }
 
     fn defragment(&self, how: &Defragmentation, _: bool) -> Result<()> {
-        // Durable with all else, when the use of the image ends.
+        // The changes become durable when the use of the image ends.
         self.image.fs.files().defragment(self.id, how).map(drop).map_err(|error| self.failed(&error))
     }
 }

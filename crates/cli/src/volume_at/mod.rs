@@ -1,6 +1,6 @@
-//! What a command names in a volume, mounted or not, and what can be done with it. `open` and
-//! `open_together` alone know which of the two it is: commands use the traits, of which each file
-//! here has one, with what it is on a mount and in an image.
+//! A volume that a command names, mounted or not, and the operations on it. Only `open` and
+//! `open_together` know which of the two it is. Commands use the traits, each of which has its file
+//! here, with one implementation for mounts and one for images.
 
 mod balances;
 mod comparisons;
@@ -25,13 +25,13 @@ use crate::failure::{Failure, Result};
 use crate::ioctls::{Mounted, about_mount};
 use crate::place::{Image, Opening, Place, is_same, neither, other_volumes};
 
-/// A volume. Paths are those that were given with it: on a mount of the host, and in an image from
-/// its top level.
+/// A volume. Its paths are those that the user gave: in the host's tree for a mount, and from the
+/// top level for an image.
 pub trait VolumeAt: Balances + Comparisons + Files + Search + Subvolumes {
-    /// A path as it is given.
+    /// Returns a path as the user gives it.
     fn shown(&self, path: &Path) -> String;
 
-    /// Ends the use of the volume. What was changed in an image is durable then.
+    /// Ends the use of the volume. Changes in an image are durable then.
     fn finish(self: Box<Self>) -> Result<Finished>;
 }
 
@@ -40,7 +40,7 @@ pub trait VolumeAt: Balances + Comparisons + Files + Search + Subvolumes {
 pub struct Finished(Option<(PathBuf, Mounted)>);
 
 impl Finished {
-    /// Makes what was changed on a mount durable.
+    /// Makes the changes on a mount durable.
     pub fn commit(self) -> Result<()> {
         self.0.map_or(Ok(()), |(path, on)| on.commit().map_err(|errno| about_mount(path.display(), errno)))
     }
@@ -53,37 +53,37 @@ pub struct Named {
 }
 
 impl Named {
-    /// Changes the volume, and ends its use. An image stays as it was if that fails.
+    /// Changes the volume, and ends its use. If the change fails, an image stays as it was.
     pub fn change<T>(self, act: impl FnOnce(&dyn VolumeAt, &[PathBuf]) -> Result<T>) -> Result<(T, Finished)> {
         let done = act(&*self.volume, &self.paths)?;
         Ok((done, self.volume.finish()?))
     }
 
-    /// Changes the volume step by step, and ends its use. What was done before a failure stays.
+    /// Changes the volume step by step, and ends its use. The steps before a failure stay.
     pub fn change_in_steps<T>(self, act: impl FnOnce(&dyn VolumeAt, &[PathBuf]) -> Result<T>) -> Result<T> {
         let done = act(&*self.volume, &self.paths);
         let finished = self.volume.finish().map(drop);
         done.and_then(|done| finished.map(|()| done))
     }
 
-    /// The only path, or the first one.
+    /// Returns the only path, or the first one.
     pub fn path(&self) -> &Path {
         self.paths.first().map_or(Path::new(""), |path| path)
     }
 }
 
-/// Opens the volume in which a place is; an image alone is its top level.
+/// Opens the volume that a place is in. An image without a path means its top level.
 pub fn open(word: &OsStr, how: &InImage, opening: Opening) -> Result<Named> {
     open_place(Place::of_volume(word), how, opening)
 }
 
-/// The same where a place may be a file: one on a mounted volume is that, though it may hold an
-/// image.
+/// Opens the volume that a place is in, where the place may be a file: a file on a mounted volume
+/// is meant itself, though it may hold an image.
 pub fn open_file(word: &OsStr, how: &InImage, opening: Opening) -> Result<Named> {
     open_place(Place::of_file(word), how, opening)
 }
 
-/// The volume that is mounted at a path.
+/// Returns the volume that is mounted at a path.
 pub fn mounted_at(path: &Path) -> impl VolumeAt + use<> {
     OnMount::new(path.to_owned())
 }
@@ -97,7 +97,7 @@ fn open_place(place: Place, how: &InImage, opening: Opening) -> Result<Named> {
     })
 }
 
-/// Opens the volume in which several places are.
+/// Opens the volume that several places are in.
 pub fn open_together<'a>(words: impl IntoIterator<Item = &'a OsStr>, how: &InImage, opening: Opening) -> Result<Named> {
     let (mut on_host, mut images) = (Vec::new(), Vec::new());
     for word in words {

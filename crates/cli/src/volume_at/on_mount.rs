@@ -1,4 +1,4 @@
-//! A volume that is mounted, by ubtrfs or the kernel.
+//! A volume that ubtrfs or the kernel has mounted.
 
 use std::cell::{Cell, OnceCell};
 use std::path::{Path, PathBuf};
@@ -9,32 +9,33 @@ use ubtrfs_image::HostTree;
 use crate::failure::{Failure, Result};
 use crate::ioctls::{Mounted, about_mount};
 
-/// A mounted volume, by a path on it.
+/// A mounted volume, named by a path on it.
 pub struct OnMount {
     place: PathBuf,
-    /// A file or directory of the volume: what was opened first.
+    /// The file or directory of the volume that was opened first.
     opened: OnceCell<Mounted>,
-    /// What is open of the files that are walked through.
+    /// The open files of a walk.
     pub tree: HostTree,
     /// The id of the volume, if it can be known.
     volume: OnceCell<Option<[u8; 16]>>,
-    /// Subvolumes that were seen on walks.
+    /// The number of subvolumes that were found on walks.
     subvolumes: Cell<u64>,
 }
 
 impl OnMount {
-    /// The volume on which a path is. Nothing is opened yet.
+    /// Returns the volume that a path is on. Opens nothing yet.
     pub fn new(place: PathBuf) -> Self {
         let (opened, volume) = (OnceCell::new(), OnceCell::new());
         Self { place, opened, tree: HostTree::default(), volume, subvolumes: Cell::new(0) }
     }
 
-    /// The path by which the volume is named.
+    /// Returns the path that names the volume.
     pub fn place(&self) -> &Path {
         &self.place
     }
 
-    /// That path, open.
+    /// Returns the open file or directory of the volume. Opens the path that names the volume if
+    /// none is open.
     pub fn opened(&self) -> Result<&Mounted> {
         if let Some(opened) = self.opened.get() {
             return Ok(opened);
@@ -43,29 +44,29 @@ impl OnMount {
         Ok(self.opened.get_or_init(|| opened))
     }
 
-    /// Keeps a file or directory of the volume open, where nothing is yet.
+    /// Keeps a file or directory of the volume open, if none is open yet.
     pub fn keep_open(&self, opened: Mounted) {
         let _ = self.opened.set(opened);
     }
 
-    /// What of the volume is open, with the path by which it is named.
+    /// Returns the open file or directory, with the path that names the volume.
     pub fn into_opened(self) -> Option<(PathBuf, Mounted)> {
         let Self { place, opened, .. } = self;
         opened.into_inner().map(|opened| (place, opened))
     }
 
-    /// The id of the volume, if it can be known.
+    /// Returns the id of the volume, if it can be known.
     pub fn volume(&self) -> Option<[u8; 16]> {
         *self.volume.get_or_init(|| self.opened().ok()?.volume_id().ok())
     }
 
-    /// A number for a subvolume that is seen on a walk.
+    /// Returns a number for a subvolume that a walk has found.
     pub fn next_subvolume(&self) -> u64 {
         self.subvolumes.set(self.subvolumes.get() + 1);
         self.subvolumes.get()
     }
 
-    /// An error about the volume.
+    /// Returns the failure for an error of the volume.
     pub fn failed(&self, errno: Errno) -> Failure {
         about_mount(self.place.display(), errno)
     }

@@ -1,4 +1,4 @@
-//! Items of trees.
+//! Searches in the trees of a volume.
 
 use rustix::io::Errno;
 use ubtrfs_format::{Generation, Key, TreeId};
@@ -8,13 +8,13 @@ use crate::failure::{Failure, Result};
 use crate::ioctls::{Item, about_mount};
 use crate::place::Image;
 
-/// What can be looked for in the trees of a volume.
+/// Searches the trees of a volume.
 pub trait Search {
-    /// Commits what was changed before, so that the trees have it.
+    /// Commits earlier changes, so that the trees contain them.
     fn settle(&self) -> Result<()>;
 
-    /// Shows the items of a tree from `first` to `last` in leaves that the commit `oldest` or a
-    /// later one wrote, until `visit` returns false.
+    /// Passes the items of a tree from `first` to `last` to `visit`, until that returns false. Only
+    /// leaves count that the commit `oldest` or a later one wrote.
     fn search_since(
         &self,
         tree: TreeId,
@@ -23,7 +23,7 @@ pub trait Search {
         visit: &mut dyn FnMut(Item) -> bool,
     ) -> Result<()>;
 
-    /// The items of a tree from `first` to `last`.
+    /// Returns the items of a tree from `first` to `last`.
     fn search(&self, tree: TreeId, first: Key, last: Key) -> Result<Vec<Item>> {
         let mut items = Vec::new();
         self.search_since(tree, Generation(0), (first, last), &mut |item| {
@@ -36,7 +36,7 @@ pub trait Search {
 
 impl Search for OnMount {
     fn settle(&self) -> Result<()> {
-        // Of a read-only mount all is durable.
+        // On a read-only mount there is nothing to commit.
         let _ = self.opened()?.commit();
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Subvolumes: made, deleted, replaced, and what is known of them.
+//! Subvolumes: makes, deletes, replaces and describes them.
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -25,16 +25,16 @@ use crate::show;
 
 /// The offset of the id in the answer about a subvolume.
 const RECEIVED_UUID: usize = 8 + 256 + 4 * 8 + 2 * 16;
-/// How often it is looked whether an image has got its space back.
+/// The interval of the checks whether an image has freed the space of deleted subvolumes.
 const PAUSE_OF_IMAGE: Duration = Duration::from_millis(10);
 
-/// What can be done with the subvolumes of a volume.
+/// The operations on the subvolumes of a volume.
 pub trait Subvolumes {
     /// Makes an empty subvolume, and with `parents` the directories above it. Returns its path.
     fn create(&self, path: &Path, parents: bool) -> Result<PathBuf>;
 
-    /// Makes a snapshot of `source` at `dest`, or by the name of the source in `dest` if that is a
-    /// directory. Returns its path.
+    /// Makes a snapshot of `source` at `dest`, or under the name of the source in `dest` if that is
+    /// a directory. Returns its path.
     fn snapshot(&self, source: &Path, dest: &Path, read_only: bool) -> Result<PathBuf>;
 
     /// Deletes the subvolume at a path.
@@ -43,16 +43,16 @@ pub trait Subvolumes {
     /// Deletes a subvolume by its number.
     fn delete_by_id(&self, id: u64) -> Result<()>;
 
-    /// Puts a snapshot of `source` in place of the subvolume `target`.
+    /// Replaces the subvolume `target` by a snapshot of `source`.
     fn reset(&self, target: &Path, source: &Path) -> Result<()>;
 
-    /// The subvolume that a path is in.
+    /// Returns the subvolume that a path is in.
     fn subvolume_of(&self, path: &Path) -> Result<TreeId>;
 
-    /// The subvolume whose root directory is at a path.
+    /// Returns the subvolume whose root directory is at a path.
     fn subvolume_at(&self, path: &Path) -> Result<TreeId>;
 
-    /// Chooses the subvolume that is mounted if none is asked for.
+    /// Sets the default subvolume.
     fn set_default(&self, id: TreeId) -> Result<()>;
 
     /// Whether the subvolume at a path is read-only.
@@ -64,24 +64,24 @@ pub trait Subvolumes {
     /// Whether the subvolume at a path was received from another volume.
     fn was_received(&self, path: &Path) -> Result<bool>;
 
-    /// The deleted subvolumes that still take space.
+    /// Returns the deleted subvolumes that still take space.
     fn deleted(&self) -> Result<Vec<TreeId>>;
 
-    /// How many of these are never dropped, since something of them can't be read, as far as that
-    /// is known.
+    /// Returns how many deleted subvolumes are never dropped, since a part of them can't be read,
+    /// as far as that is known.
     fn undropped(&self) -> u64;
 
-    /// Lets the volume drop deleted subvolumes until it is worth while to look again; on a mount
-    /// that long.
+    /// Waits while the volume drops deleted subvolumes, until another check is worthwhile; on a
+    /// mount that is `pause`.
     fn wait_for_drops(&self, pause: Duration) -> Result<()>;
 }
 
-/// An error about a subvolume that can't go with others in it.
+/// Returns the failure about a subvolume that contains others, and so can't be changed.
 fn in_it(shown: impl Display) -> Failure {
     Failure::new(format!("{shown}: there are other subvolumes in it"))
 }
 
-/// Why a subvolume can't be reset.
+/// Returns the failure about a subvolume that can't be reset.
 fn no_reset(target: impl Display, errno: Errno) -> Option<Failure> {
     let why = match errno {
         Errno::NOTEMPTY => return Some(in_it(target)),
@@ -204,7 +204,7 @@ impl Subvolumes for OnMount {
     }
 }
 
-/// An error if that is what the kernel says.
+/// Returns the failure about two volumes, if the kernel has reported that.
 fn on_other_volume(one: &Path, other: &Path, errno: Errno) -> Option<Failure> {
     (errno == Errno::XDEV)
         .then(|| Failure::new(format!("{} is not on the volume of {}", one.display(), other.display())))
@@ -222,9 +222,9 @@ fn about_deletion(path: &Path, errno: Errno) -> Failure {
     }
 }
 
-/// The directory and the name of the entry of a subvolume.
+/// Opens the directory with the entry of a subvolume, and returns it with the name of the entry.
 fn entry(path: &Path) -> Result<(Mounted, OsString)> {
-    // Directories above need not be readable to name a subvolume.
+    // The directories above a subvolume need not be readable to name it.
     let real = match path.file_name() {
         Some(_) if !path.is_symlink() => path.to_owned(),
         _ => path.canonicalize().map_err(|error| Failure::about(path.display(), &error))?,
@@ -240,8 +240,8 @@ fn entry(path: &Path) -> Result<(Mounted, OsString)> {
     Ok((Mounted::open(&dir)?, name))
 }
 
-/// Fails because a subvolume is named by the place where it is mounted, which is no entry of the
-/// volume.
+/// Returns the failure about a subvolume that is named by its mount point, which is not an entry of
+/// the volume.
 fn is_mount_point(opened: &Mounted, path: &Path) -> Failure {
     let shown = path.display();
     Failure::new(match opened.subvolume() {

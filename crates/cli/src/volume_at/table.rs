@@ -9,19 +9,20 @@ use super::search::Search;
 use crate::failure::{Failure, Result};
 use crate::ioctls::Item;
 
-/// A subvolume and where its entry is.
+/// A subvolume, and the location of its entry.
 #[derive(Debug)]
 pub struct Listed {
     pub id: TreeId,
     pub item: RootItem,
-    /// The subvolume, directory and name of the entry.
+    /// The subvolume and the directory that contain the entry, and its name.
     entry: Option<(TreeId, Ino, Vec<u8>)>,
-    /// The path from the top level; `None` if it was deleted, or if it can't be found.
+    /// The path from the top level; `None` if the subvolume was deleted, or its path can't be
+    /// found.
     pub path: Option<Vec<u8>>,
 }
 
 impl Listed {
-    /// The subvolume that it is in.
+    /// Returns the subvolume that contains it.
     pub fn parent(&self) -> Option<TreeId> {
         self.entry.as_ref().map(|(parent, ..)| *parent)
     }
@@ -38,13 +39,13 @@ impl Listed {
         self.item.parent_uuid != Uuid::NIL
     }
 
-    /// The generation in which it was made.
+    /// Returns the generation in which it was made.
     pub fn creation(&self) -> u64 {
         self.item.transids[1]
     }
 }
 
-/// All subvolumes, the top level among them, by number.
+/// Returns all subvolumes by number, with the top level.
 pub fn subvolumes(volume: &dyn Search) -> Result<BTreeMap<TreeId, Listed>> {
     let mut all = BTreeMap::new();
     let first = Key::new(TreeId::FS.0, ItemType::ROOT_ITEM, 0);
@@ -74,7 +75,7 @@ pub fn subvolumes(volume: &dyn Search) -> Result<BTreeMap<TreeId, Listed>> {
     Ok(all)
 }
 
-/// Finds the paths; those of damaged directories remain unknown.
+/// Finds the paths of the subvolumes. Those in damaged directories remain unknown.
 fn find_paths(volume: &dyn Search, all: &mut BTreeMap<TreeId, Listed>) {
     let mut directories: BTreeMap<(TreeId, Ino), Option<Vec<u8>>> = BTreeMap::new();
     let mut names = BTreeMap::new();
@@ -89,7 +90,7 @@ fn find_paths(volume: &dyn Search, all: &mut BTreeMap<TreeId, Listed>) {
             continue;
         }
         let (mut path, mut at) = (Vec::new(), listed.id);
-        // More than so many are a circle.
+        // More steps than there are names mean a loop.
         for _ in 0..names.len() {
             let Some((parent, Some(name))) = names.get(&at) else { break };
             let separator: &[u8] = if path.is_empty() { b"" } else { b"/" };
@@ -103,7 +104,7 @@ fn find_paths(volume: &dyn Search, all: &mut BTreeMap<TreeId, Listed>) {
     }
 }
 
-/// The path of a directory from the root of its subvolume, with a slash after each name.
+/// Returns the path of a directory from the root of its subvolume, with a slash after each name.
 fn path_of(volume: &dyn Search, tree: TreeId, dir: Ino) -> Result<Vec<u8>> {
     let mut path = Vec::new();
     let mut at = dir;
@@ -125,7 +126,7 @@ fn path_of(volume: &dyn Search, tree: TreeId, dir: Ino) -> Result<Vec<u8>> {
     Ok(path)
 }
 
-/// The subvolume that is mounted if none is asked for.
+/// Returns the default subvolume.
 pub fn default_subvolume(volume: &dyn Search) -> Result<TreeId> {
     let key = |offset| Key::new(TreeId::ROOT_TREE_DIR.0, ItemType::DIR_ITEM, offset);
     let items = volume.search(TreeId::ROOT, key(0), key(u64::MAX))?;

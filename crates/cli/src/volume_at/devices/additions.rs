@@ -1,4 +1,4 @@
-//! Devices that a volume gets.
+//! Additions of devices to a volume.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::device::{about_volume_within, open_for_writing, open_new};
 use crate::failure::{Failure, Result};
 use crate::ioctls::{Mounted, about_mount};
 
-/// Makes devices part of a volume.
+/// Adds devices to a volume.
 pub trait Additions {
-    /// Adds devices, all of which are looked at before the first one is the volume's. `force`: what
-    /// they hold is overwritten. `added` is called for each, with its number if that is known.
+    /// Adds devices. All of them are checked before the first one is added. With `force` their
+    /// contents are overwritten. Calls `added` for each, with its number if that is known.
     fn add(
         &self,
         new: &[PathBuf],
@@ -37,7 +37,7 @@ impl Additions for OnMount {
     ) -> Result<()> {
         let (mounted, place) = (self.opened()?, self.place());
         mounted.device_numbers().map_err(|errno| self.failed(errno))?;
-        // All of them before one is wiped.
+        // All of them are checked before one is wiped.
         for path in new {
             check(path, force, (mounted, place), MIN_DEVICE)?;
         }
@@ -73,15 +73,15 @@ impl Additions for Unmounted {
     }
 }
 
-/// A new device of a mount, opened; an error if the mount does not change at all, or not by this
-/// process, or if the device has fewer bytes than these.
+/// Opens a device that is to be added to a mount. Returns an error if the mount is read-only, if
+/// this process may not change its devices, or if the device has fewer bytes than `least`.
 fn check(
     path: &Path,
     force: bool,
     (mounted, directory): (&Mounted, &Path),
     least: u64,
 ) -> Result<Arc<dyn ubtrfs_volume::Device>> {
-    // Who may not change devices is shown no replacement, either.
+    // A process that may not change devices gets no status of a replacement, either.
     mounted.replace(asking(STATUS)).map_err(|errno| about_new(path, directory, errno))?;
     let mount = rustix::fs::statvfs(directory).map_err(|errno| about_mount(directory.display(), errno))?;
     if mount.f_flag.contains(StatVfsMountFlags::RDONLY) {
@@ -95,8 +95,8 @@ fn check(
     if device.size() < least { Err(about_new(path, directory, Errno::INVAL)) } else { Ok(device) }
 }
 
-/// Wipes what is on a new device of a mount, if that may be, so that the server takes it. Returns
-/// the name that the server finds it by.
+/// Wipes a device that is to be added to a mount, if that is allowed, so that the server accepts
+/// it. Returns the name by which the server finds it.
 pub(super) fn prepare(path: &Path, force: bool, mounted: (&Mounted, &Path), least: u64) -> Result<String> {
     let device = check(path, force, mounted, least)?;
     wipe(&*device).map_err(|error| Failure::about(path.display(), &error))?;
@@ -110,7 +110,7 @@ pub(super) fn prepare(path: &Path, force: bool, mounted: (&Mounted, &Path), leas
     name.into_os_string().into_string().map_err(|_| Failure::new("the name of the device is no UTF-8"))
 }
 
-/// Why a mount does not take a new device.
+/// Describes why a mount does not accept a new device.
 pub(super) fn about_new(path: &Path, directory: &Path, errno: Errno) -> Failure {
     let (path, place) = (path.display(), directory.display());
     match errno {

@@ -1,4 +1,4 @@
-//! What a volume is called.
+//! The label of a volume.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use super::unmounted::Unmounted;
 use crate::device::{about_volume_within, open_for_a_glance, open_for_writing};
 use crate::failure::{Failure, Result};
 
-/// Shows and changes the label of a volume.
+/// Reads and changes the label of a volume.
 pub trait Labels {
-    /// The label.
+    /// Returns the label.
     fn label(&self) -> Result<Vec<u8>>;
 
-    /// Gives the volume another one.
+    /// Sets the label.
     fn set_label(&self, label: &[u8]) -> Result<()>;
 }
 
@@ -37,7 +37,7 @@ impl Labels for OnMount {
 }
 
 impl Labels for Unmounted {
-    /// That of the first device.
+    /// Returns the label on the first device.
     fn label(&self) -> Result<Vec<u8>> {
         let paths = &self.paths[..self.paths.len().min(1)];
         let devices = open_for_a_glance(paths, self.window)?;
@@ -46,7 +46,8 @@ impl Labels for Unmounted {
         Ok(superblock.label_bytes().to_vec())
     }
 
-    /// By an ordinary commit, so that a crash leaves the volume with the one or the other.
+    /// Sets the label by an ordinary commit, so that the volume has either the old or the new label
+    /// after a crash.
     fn set_label(&self, label: &[u8]) -> Result<()> {
         let writing = open_for_writing(&self.paths, self.window)?;
         let volume = Volume::open(writing.devices, OpenOptions { read_only: false });

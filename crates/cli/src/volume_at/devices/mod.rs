@@ -1,6 +1,6 @@
-//! The devices of a volume, mounted or not, and what can be done with them. `devices` alone decides
-//! which of the two it is. A volume that is not mounted is opened by what is done with it, since
-//! each of these can do without other devices that are away.
+//! The devices of a volume, mounted or not, and the operations on them. Only `devices` decides
+//! whether the volume is mounted. A volume that is not mounted is opened by each operation, since
+//! the operations differ in which missing devices they allow.
 
 mod additions;
 mod labels;
@@ -29,7 +29,8 @@ pub trait Devices: Additions + Labels + Removals + Replacements + Scrubs + Sizes
 impl Devices for OnMount {}
 impl Devices for Unmounted {}
 
-/// The volume that is mounted on the only directory of these places, or has these devices.
+/// Returns the volume that is mounted on the only directory of these places, or that has these
+/// devices.
 pub fn devices(places: &[PathBuf], window: Window) -> Box<dyn Devices> {
     match mount_of(places) {
         Some(directory) => Box::new(OnMount::new(directory.to_owned())),

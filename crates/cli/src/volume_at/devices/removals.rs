@@ -1,4 +1,4 @@
-//! Devices that leave a volume.
+//! Removals of devices from a volume.
 
 use std::path::Path;
 
@@ -19,14 +19,14 @@ use crate::signals::Signals;
 use crate::size::show_size;
 use crate::which_device::{no_such_device, of_volume, on_mount, open_without};
 
-/// Takes devices out of a volume.
+/// Removes devices from a volume.
 pub trait Removals {
-    /// Removes the devices with these names, one after the other. At most so many bytes are moved
-    /// in a second. `removed` is called for each that has left, with its number if that is known.
+    /// Removes the devices with these names, one after the other. Moves at most so many bytes in a
+    /// second. Calls `removed` for each device that was removed, with its number if that is known.
     fn remove(&self, names: &[&str], limit: Option<u64>, removed: &mut dyn FnMut(Option<DeviceId>, &str))
     -> Result<()>;
 
-    /// Ends the removal that goes on.
+    /// Cancels the removal that runs.
     fn cancel_removal(&self) -> Result<()>;
 }
 

@@ -1,4 +1,4 @@
-//! New devices in the place of old ones.
+//! Replacements of devices of a volume.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::ioctls::{Mounted, about_mount};
 use crate::remedy::only_on_ours;
 use crate::which_device::{no_such_device, of_volume, on_mount, open_without};
 
-/// How often progress is shown.
+/// The interval at which progress is shown.
 const INTERVAL: Duration = Duration::from_millis(250);
 
 /// A replacement.
@@ -25,34 +25,34 @@ pub struct WantedReplacement<'a> {
     /// The old device: its path, its number, or `missing`.
     pub source: &'a str,
     pub target: &'a Path,
-    /// What is on the new device is overwritten.
+    /// The contents of the new device are overwritten.
     pub force: bool,
-    /// The old device is read only where no other has the same.
+    /// The old device is read only if no other device has the data.
     pub avoid_source: bool,
-    /// Bytes that are copied in a second at most.
+    /// The most bytes that are copied in a second.
     pub limit: Option<u64>,
 }
 
-/// How far a replacement is, or how it has ended.
+/// The progress of a replacement, or how it has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Replaced {
     pub progress: ReplaceProgress,
-    /// The part that is done.
+    /// The part that is done, in thousandths.
     pub thousandths: u64,
 }
 
 /// Replaces devices of a volume.
 pub trait Replacements {
-    /// Replaces a device, and returns how that has ended. `show` is called with how far it is.
+    /// Replaces a device, and returns how that has ended. Calls `show` with the progress.
     fn replace(&self, wanted: &WantedReplacement<'_>, show: &dyn Fn(&Replaced)) -> Result<Replaced>;
 
-    /// Goes on with a replacement that was begun.
+    /// Resumes a replacement that was begun.
     fn resume_replacement(&self, limit: Option<u64>, show: &dyn Fn(&Replaced)) -> Result<Replaced>;
 
-    /// Gives a replacement up.
+    /// Cancels a replacement.
     fn cancel_replacement(&self) -> Result<()>;
 
-    /// The failure of a replacement that was given up, or goes on later.
+    /// Returns the failure about a replacement that was cancelled, or is resumed later.
     fn not_replaced(&self) -> Failure;
 }
 
@@ -105,7 +105,7 @@ impl Replacements for OnMount {
     }
 }
 
-/// How far the replacement on a mount is, or how the last one has ended.
+/// Returns the progress of the replacement on a mount, or how the last one has ended.
 pub fn replacement_on(directory: &Path) -> Result<Replaced> {
     status(&Mounted::open(directory)?).map_err(|errno| about(directory, errno))
 }
@@ -164,7 +164,7 @@ impl Unmounted {
     }
 }
 
-/// Does what has been begun.
+/// Carries out the replacement that was begun.
 fn finish(fs: &Filesystem, show: &dyn Fn(&Replaced)) -> Result<Replaced> {
     let done = fs.replacer().run(&mut |found| {
         show(&Replaced::of(*found));

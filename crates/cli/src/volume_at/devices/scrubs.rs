@@ -1,4 +1,5 @@
-//! Scrubs: on a mount by the ioctls, a thread for each device; of devices by the engine.
+//! Scrubs. On a mount an ioctl scrubs each device, in a thread of its own; devices that are not
+//! mounted are scrubbed by the engine.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -24,21 +25,21 @@ use crate::scrub_found::{Found, hours};
 use crate::scrub_record::{Record, ScrubState};
 use crate::size::show_size;
 
-/// A scrub.
+/// The settings of a scrub.
 pub struct WantedScrub {
     /// Nothing is rewritten.
     pub read_only: bool,
-    /// Bytes of each device that are read in a second at most.
+    /// The most bytes of each device that are read in a second.
     pub limit: Option<u64>,
-    /// It goes on where the last one has ended.
+    /// The scrub continues where the last one has ended.
     pub resume: bool,
 }
 
 /// Scrubs volumes.
 pub trait Scrubs {
-    /// Compares all copies, and returns what was found: of each device of a mount, at the same
-    /// time, or of a volume that is not mounted as a whole. If devices of the latter lag, they have
-    /// all that the others have after it.
+    /// Compares all copies, and returns what was found: for each device of a mount, all at the same
+    /// time, or for a volume that is not mounted as a whole. If devices of such a volume lag, they
+    /// have all that the others have afterwards.
     fn scrub(&self, wanted: &WantedScrub) -> Result<Vec<Found>>;
 }
 
@@ -76,7 +77,7 @@ impl Scrubs for OnMount {
             })
         };
         let progress = Progress::new();
-        // The ioctl of one that is cancelled returns nothing.
+        // The ioctl of a scrub that is cancelled returns no counters.
         let last_seen: RefCell<BTreeMap<DeviceId, Found>> = RefCell::default();
         let look = || {
             let so_far = running(mounted, &devices).unwrap_or_default();
@@ -106,7 +107,7 @@ impl Scrubs for OnMount {
             Some(Errno::CANCELED | Errno::INTR) => ScrubState::Cancelled,
             Some(_) => ScrubState::Failed,
         };
-        // Of one that was running already this one knows nothing.
+        // The findings of a scrub that was running already are not known here.
         if error != Some(Errno::INPROGRESS) {
             record.ended(state, found.clone()).keep(volume);
         }
@@ -156,7 +157,7 @@ impl Scrubs for Unmounted {
     }
 }
 
-/// What scrubs that are going on have found so far.
+/// Returns what the scrubs that are running have found so far.
 pub fn running(mounted: &Mounted, devices: &[DeviceId]) -> std::result::Result<Vec<Found>, Errno> {
     let mut running = Vec::new();
     for device in devices {
@@ -169,12 +170,12 @@ pub fn running(mounted: &Mounted, devices: &[DeviceId]) -> std::result::Result<V
     Ok(running)
 }
 
-/// The numbers of the devices of a mount.
+/// Returns the numbers of the devices of a mount.
 pub fn device_ids(mounted: &Mounted) -> std::result::Result<Vec<DeviceId>, Errno> {
     mounted.device_numbers().map(|numbers| numbers.into_iter().map(DeviceId).collect())
 }
 
-/// What an error says of a scrub on a mount.
+/// Describes an error of a scrub on a mount.
 pub fn about_scrub(place: &Path, errno: Errno) -> Failure {
     let place = place.display();
     match errno {

@@ -20,13 +20,13 @@ use crate::signals::Signals;
 use crate::size::show_size;
 use crate::which_device::{no_such_device, of_volume, open_without};
 
-/// Gives devices of a volume other sizes.
+/// Resizes devices of a volume.
 pub trait Sizes {
-    /// Gives a device a size, which `text` says, too, as ioctls have it. At most so many bytes are
-    /// moved in a second. Returns the size in bytes that it had, and the one that it has.
+    /// Resizes a device to `size`, which `text` gives as the ioctls take it. Moves at most so many
+    /// bytes in a second. Returns the previous and the new size in bytes.
     fn resize(&self, device: DeviceId, size: Size, text: &str, limit: Option<u64>) -> Result<(u64, u64)>;
 
-    /// Ends the change of a size that goes on.
+    /// Cancels the resize that runs.
     fn cancel_resizing(&self) -> Result<()>;
 }
 
@@ -65,7 +65,7 @@ impl Sizes for OnMount {
     }
 }
 
-/// What makes room for a larger device, where it is known what that is on.
+/// Adds to a failure how to make room for a larger device, if it is known what the device is on.
 fn too_large(mounted: &Mounted, (device, size): (DeviceId, Size), before: u64, failure: Failure) -> Failure {
     let Ok(path) = mounted.device_path(device.0) else { return failure };
     let is_file = Path::new(&path).is_file();
@@ -105,7 +105,8 @@ impl Sizes for Unmounted {
         drop(line);
         let closed = fs.close();
         if let Err(error) = done {
-            // After any other error a crash may leave the volume with the new size.
+            // The refused change is undone. After any other error a crash may leave the volume with
+            // the new size, so the file keeps its length.
             let Some(refusal) = about_refusal(place, error.errno()) else { return Err(Failure::of(&error)) };
             if let Some(file) = file.as_ref().filter(|_| bytes > there) {
                 set_length(file, there)?;
@@ -115,7 +116,8 @@ impl Sizes for Unmounted {
         closed.map_err(|error| Failure::of(&error))?;
         let bytes =
             fs.volume().devices().into_iter().find(|item| item.devid == device).map_or(0, |item| item.total_bytes);
-        // What is behind a volume that ends before its file does is not the volume's.
+        // If the device was smaller than its file, the rest of the file is not the volume's, and is
+        // kept.
         if let Some(file) = file.filter(|_| bytes < before && there == before) {
             set_length(&file, bytes)?;
         }
@@ -127,7 +129,7 @@ impl Sizes for Unmounted {
     }
 }
 
-/// The file, of those that were given, that holds a device, if it is all of the file.
+/// Returns the one of the given files that holds a device, if the device is all of the file.
 fn file_of(volume: &Volume, device: DeviceId, paths: &[PathBuf], window: Window) -> Option<PathBuf> {
     let is_file = |path: &&PathBuf| std::fs::metadata(path).is_ok_and(|found| found.is_file());
     let is_it = |path: &&PathBuf| path.to_str().and_then(|path| of_volume(volume, path, window)) == Some(device);

@@ -1,12 +1,12 @@
-//! A volume that is not mounted, by its devices.
+//! The devices of a volume that is not mounted.
 
 use std::path::{Path, PathBuf};
 
 use crate::args::Window;
 
-/// The devices of a volume. Nothing is opened yet.
+/// The devices of a volume. They are opened later.
 pub struct Unmounted {
-    /// All that were named, of which some may be away.
+    /// All devices that were named, of which some may be away.
     pub paths: Vec<PathBuf>,
     pub window: Window,
 }
@@ -16,7 +16,7 @@ impl Unmounted {
         Self { paths: paths.to_vec(), window }
     }
 
-    /// What errors name: the first device.
+    /// Returns the place that errors name: the first device.
     pub fn place(&self) -> &Path {
         self.paths.first().map_or(Path::new(""), |path| path)
     }
