@@ -1,4 +1,4 @@
-//! How data is compressed that a command writes.
+//! The compression of the data that a command writes.
 
 use ubtrfs::CompressionMode;
 

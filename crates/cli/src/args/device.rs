@@ -1,4 +1,4 @@
-//! Arguments of `ubtrfs device`, and of what shows how a volume is used.
+//! Arguments of `ubtrfs device`, and of the commands that show the usage of a volume.
 
 use std::path::PathBuf;
 

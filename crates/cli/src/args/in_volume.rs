@@ -1,4 +1,4 @@
-//! Places in a volume, as the command line has them: `IMAGE:PATH` or `IMAGE PATH`.
+//! Places in a volume on the command line: `IMAGE:PATH` or `IMAGE PATH`.
 
 use std::any::TypeId;
 use std::ffi::{OsStr, OsString};
@@ -121,7 +121,7 @@ struct Slots<'a> {
 
 impl<'a> Slots<'a> {
     fn of(command: &'a Command, words: &[OsString]) -> Self {
-        // The text of a symbolic link is no place.
+        // The target of a symbolic link is text, and no place.
         let is_text = command.get_name() == "ln" && words.iter().any(|word| word == "-s" || word == "--symbolic");
         let place = |arg: &Arg| {
             let id = arg.get_value_parser().type_id();

@@ -1,4 +1,4 @@
-//! Arguments about what a new volume is filled with.
+//! Arguments about the contents of a new volume.
 
 use std::path::PathBuf;
 
@@ -128,7 +128,7 @@ fn parse_owner_map(text: &str) -> std::result::Result<OwnerMap, String> {
         [Some(from), Some(to), Some(count)] => IdRange { from, to, count },
         _ => return Err(format!("'{text}' is not [u:|g:]FROM:TO[:COUNT], as in 1000:0 or u:100000:0:65536")),
     };
-    // The last number means nobody in the system's calls.
+    // In system calls the last number means "unchanged".
     let ends = |first: u32| range.count > 0 && first.checked_add(range.count).is_some();
     if !ends(range.from) || !ends(range.to) {
         return Err(format!("'{text}' has numbers that no user or group has"));

@@ -1,4 +1,4 @@
-//! Changes for programs: an array with an object for each.
+//! Changes in JSON: an array with an object for each change.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! Changes for people, a line each.
+//! Changes as text: a line for each change.
 
 use std::collections::BTreeSet;
 use std::io::{self, IsTerminal, Write};
@@ -11,14 +11,14 @@ use super::output::Output;
 use crate::args::Diff;
 use crate::show;
 
-/// Ranges that are shown of a file.
+/// The most ranges that are shown of a file.
 const MAX_RANGES: usize = 16;
 
-/// Shows a line for each change.
+/// Writes a line for each change.
 pub struct Lines<W> {
     out: W,
     form: Form,
-    /// Names are shown without what could confuse it.
+    /// The output is a terminal, so characters of names that could confuse it are escaped.
     is_terminal: bool,
     summary: Summary,
 }
@@ -57,7 +57,7 @@ impl<W: Write> Lines<W> {
         }
     }
 
-    /// The path of a name, with a slash behind that of a directory.
+    /// Returns the path of a name, with a slash at the end if it is a directory.
     fn path(&self, change: &FileChange, name: &FileName) -> Vec<u8> {
         let mut path = self.shown(&name.path);
         if change.file_type == FileType::Directory {
@@ -105,7 +105,7 @@ impl<W: Write> Lines<W> {
         for name in change.names_removed.iter().skip(pairs) {
             self.line(&[b"D ", &self.path(change, name)])?;
         }
-        // Further names of what is there anyway.
+        // Added names are further names of a file that exists under another one.
         let first = if is_there {
             change.new_names.iter().find(|name| !change.names_added.contains(name))
         } else {
@@ -161,7 +161,7 @@ impl<W: Write> Output for Lines<W> {
     }
 }
 
-/// Bytes of content that changed.
+/// Returns how many bytes of content changed.
 fn bytes(change: &FileChange) -> u64 {
     let size = change.new.or(change.old).map_or(0, |item| item.size);
     match change.what {
@@ -174,7 +174,7 @@ fn bytes(change: &FileChange) -> u64 {
     }
 }
 
-/// What of an inode that both have changed besides its names.
+/// Describes what changed in an inode that exists on both sides, besides its names.
 fn details(change: &FileChange) -> Vec<String> {
     if change.what != WhatChanged::Changed {
         return Vec::new();
@@ -209,7 +209,7 @@ fn details(change: &FileChange) -> Vec<String> {
     details
 }
 
-/// The ranges that changed, by what they hold now.
+/// Describes the ranges that changed, by what they hold now.
 fn ranges(change: &FileChange) -> Vec<String> {
     let mut ranges: Vec<(Content, Range<u64>)> = Vec::new();
     for changed in &change.content {
@@ -235,7 +235,7 @@ fn ranges(change: &FileChange) -> Vec<String> {
     shown
 }
 
-/// Entries of subvolumes: a letter, the path, and which subvolume.
+/// Returns the changed entries of subvolumes: a letter, the path, and the subvolume.
 fn subvolumes(change: &FileChange) -> Vec<(&'static str, Vec<u8>, String)> {
     let Some(dir) = change.new_names.first() else { return Vec::new() };
     let separator: &[u8] = if dir.path.is_empty() { b"" } else { b"/" };

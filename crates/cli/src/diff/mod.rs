@@ -1,4 +1,4 @@
-//! `ubtrfs diff`: what changed between two subvolumes, or in one since a commit.
+//! `ubtrfs diff`: shows the changes between two subvolumes, or in one subvolume since a commit.
 
 mod json;
 mod lines;
@@ -30,7 +30,7 @@ pub fn run(arguments: &Diff) -> Result<()> {
     }
 }
 
-/// Shows the changes, and returns whether there are any.
+/// Prints the changes, and returns whether there are any.
 fn compare(arguments: &Diff) -> Result<bool> {
     let words = [Some(&arguments.old), arguments.new.as_ref()];
     let how = InImage { devices: arguments.devices.clone(), window: arguments.window };
@@ -60,8 +60,8 @@ fn compare(arguments: &Diff) -> Result<bool> {
     Ok(differ)
 }
 
-/// Whether a change is shown. Of times that of access and that of the last change of anything
-/// are none by themselves, nor are size and times of a directory, which its entries change.
+/// Whether a change is shown. A new access time or change time alone is not shown, nor are a new
+/// size and new times of a directory, since they follow from its entries.
 fn matters(change: &FileChange) -> bool {
     let is_directory = change.file_type == FileType::Directory;
     let is_minor = |attribute: &ChangedAttribute| match attribute {
@@ -70,7 +70,7 @@ fn matters(change: &FileChange) -> bool {
         _ => false,
     };
     change.what != WhatChanged::Changed
-        // Of what changed since a commit the attributes are not known.
+        // In a comparison with a commit the old attributes are not known.
         || change.old.is_none()
         || !change.attributes.iter().all(is_minor)
         || !change.names_removed.is_empty()

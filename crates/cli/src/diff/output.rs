@@ -1,13 +1,13 @@
-//! The forms in which changes are shown.
+//! The interface of the formats in which changes are shown.
 
 use std::io;
 
 use ubtrfs::FileChange;
 
-/// What shows changes.
+/// Writes changes in one format.
 pub trait Output {
-    /// Shows one.
+    /// Writes one change.
     fn change(&mut self, change: &FileChange) -> io::Result<()>;
-    /// Ends.
+    /// Writes the end.
     fn finish(&mut self) -> io::Result<()>;
 }

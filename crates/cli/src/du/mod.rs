@@ -1,6 +1,6 @@
-//! `ubtrfs filesystem du`: the space that files use, and how much of it they share. Numbers are
-//! those of btrfs-progs, which ask FIEMAP; on mounts of ours an ioctl tells the same, and in images
-//! the engine does.
+//! `ubtrfs filesystem du`: shows the space that files use, and how much of it they share. The
+//! numbers are those of btrfs-progs, which use FIEMAP; on mounts of ubtrfs an ioctl returns them,
+//! and in images the engine does.
 
 mod output;
 mod ranges;
@@ -35,17 +35,17 @@ pub fn run(arguments: &Du) -> Result<()> {
     output.finish().and(done)
 }
 
-/// A walk through what one argument names.
+/// A walk through the file or directory of one argument.
 struct Walk<'a> {
     output: &'a mut Output,
     summarize: bool,
-    /// What failed last; what failed before was reported.
+    /// The last failure; earlier ones were reported.
     failed: Option<Failure>,
 }
 
-/// A directory whose entries are being looked at.
+/// A directory whose entries are being visited.
 struct Frame<'a> {
-    /// Where its path ends in that of what is looked at.
+    /// The length of its path within the path of the entry that is visited now.
     end: usize,
     left: std::vec::IntoIter<(Vec<u8>, BoxedNode<'a>)>,
     used: Used,
@@ -57,7 +57,8 @@ impl Walk<'_> {
             Kind::Directory { inode, .. } => self.directory(name, &*top, inode)?,
             Kind::File { .. } => {
                 let mut used = file(&*top, None)?;
-                // Of one file btrfs-progs show what it shares as often as it has it.
+                // For a single file btrfs-progs count a shared extent as often as the file refers
+                // to it.
                 used.set_shared = Some(used.shared);
                 self.output.row(name, &used)?;
             }
@@ -66,7 +67,7 @@ impl Walk<'_> {
         self.failed.map_or(Ok(()), Err)
     }
 
-    /// Shows everything below a directory, and then itself.
+    /// Prints the usage of everything below a directory, and then its own.
     fn directory<'a>(&mut self, name: &[u8], top: &(dyn Node<'a> + 'a), inode: Option<(u64, u64)>) -> Result<()> {
         let mut set = Ranges::new();
         let mut seen: HashSet<(u64, u64)> = inode.into_iter().collect();
@@ -122,7 +123,7 @@ impl Walk<'_> {
     }
 }
 
-/// What a regular file uses; what it shares comes into `set`. What is in the metadata does not
+/// Returns the usage of a regular file, and adds its shared extents to `set`. Inline data does not
 /// count.
 fn file<'a>(node: &(dyn Node<'a> + 'a), mut set: Option<&mut Ranges>) -> Result<Used> {
     let mut used = Used::default();

@@ -1,4 +1,4 @@
-//! What `du` prints: a table as btrfs-progs print it, or JSON.
+//! The output of `du`: a table as btrfs-progs print it, or JSON.
 
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
@@ -10,23 +10,23 @@ use crate::json;
 use crate::show;
 use crate::size::Unit;
 
-/// Prints what files and directories use.
+/// Prints the usage of files and directories.
 pub struct Output {
     out: BufWriter<StdoutLock<'static>>,
     is_terminal: bool,
     format: Format,
 }
 
-/// How it is printed.
+/// The format of the output.
 pub enum Format {
     /// A table with sizes in this unit.
     Table(Unit),
-    /// An array; `is_empty`: nothing was printed yet.
+    /// A JSON array. `is_empty` means that nothing was printed yet.
     Json { is_empty: bool },
 }
 
 impl Output {
-    /// Begins.
+    /// Begins the output.
     pub fn new(format: Format) -> Result<Self> {
         let stdout = io::stdout();
         let is_terminal = stdout.is_terminal();
@@ -38,7 +38,7 @@ impl Output {
         Ok(output)
     }
 
-    /// Prints what is used at a path.
+    /// Prints the usage of a path.
     pub fn row(&mut self, path: &[u8], used: &Used) -> Result<()> {
         let (total, exclusive) = (used.total, used.exclusive());
         let line = match &mut self.format {
@@ -46,7 +46,7 @@ impl Output {
                 let set_shared = used.set_shared.map_or_else(|| "-".into(), |bytes| unit.show(bytes));
                 let mut line =
                     format!("{:>10}  {:>10}  {set_shared:>10}  ", unit.show(total), unit.show(exclusive)).into_bytes();
-                // On a terminal without what could confuse it.
+                // On a terminal, characters that could confuse it are escaped.
                 line.extend(if self.is_terminal { show::bytes(path).into_bytes() } else { path.to_vec() });
                 line.push(b'\n');
                 line
@@ -65,7 +65,7 @@ impl Output {
         self.write(&line)
     }
 
-    /// Ends.
+    /// Ends the output.
     pub fn finish(mut self) -> Result<()> {
         if let Format::Json { is_empty } = self.format {
             self.write(if is_empty { b"[]\n" } else { b"\n]\n" })?;

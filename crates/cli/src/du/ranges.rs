@@ -3,14 +3,14 @@
 /// Ranges of bytes, which may overlap.
 pub struct Ranges {
     all: Vec<(u64, u64)>,
-    /// How many there may be before those that overlap are joined.
+    /// The number of ranges at which overlapping ones are merged.
     most: usize,
 }
 
 impl Ranges {
     const FEW: usize = 1 << 16;
 
-    /// No range.
+    /// Returns an empty set.
     pub fn new() -> Self {
         Self { all: Vec::new(), most: Self::FEW }
     }
@@ -24,7 +24,7 @@ impl Ranges {
         self.all.push((start, start.saturating_add(len)));
     }
 
-    /// Bytes that are in any of the ranges.
+    /// Returns how many bytes are in at least one of the ranges.
     pub fn bytes(&mut self) -> u64 {
         self.join();
         self.all.iter().map(|(start, end)| end - start).sum()

@@ -1,25 +1,25 @@
-//! What is counted of a file or a directory.
+//! The usage of a file or a directory.
 
 /// Bytes that a file or a directory uses.
 #[derive(Clone, Copy, Default)]
 pub struct Used {
-    /// In extents.
+    /// The bytes in extents.
     pub total: u64,
-    /// In extents that others have, too, each time that they are used.
+    /// The bytes in shared extents, counted each time that the files refer to them.
     pub shared: u64,
-    /// Of what was asked for: how much space those take.
+    /// For a path that the user gave: the space that the shared extents take.
     pub set_shared: Option<u64>,
 }
 
 impl Used {
-    /// In extents that nobody else has.
+    /// Returns the bytes in extents that are not shared.
     pub fn exclusive(&self) -> u64 {
         self.total.saturating_sub(self.shared)
     }
 
-    /// Adds what is below.
+    /// Adds the usage of an entry.
     pub fn add(&mut self, other: &Self) {
-        // A damaged volume may have any number of bytes in an extent.
+        // In a damaged volume an extent may have any number of bytes.
         self.total = self.total.saturating_add(other.total);
         self.shared = self.shared.saturating_add(other.shared);
     }

@@ -1,4 +1,4 @@
-//! What each command does to an open image.
+//! The effect of each editing command on an open image.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -16,7 +16,7 @@ use crate::host::destination::is_content;
 use crate::host::sources::Sources;
 use crate::show;
 
-/// Does what a command says.
+/// Carries out a command.
 pub fn perform(edited: &Edited<'_>, command: &EditCommand, locate: &Locate<'_>, job: &mut Job<'_>) -> Result<()> {
     let inside = |word: &OsStr| locate(word).inside();
     let editor = Editor::new(edited.session.fs(), owner(command));
@@ -59,7 +59,7 @@ pub fn perform(edited: &Edited<'_>, command: &EditCommand, locate: &Locate<'_>, 
         }
         EditCommand::Chown(arguments) => {
             let owner = (arguments.owner.user, arguments.owner.group);
-            // As with chown -R, a link is not followed into another tree.
+            // As with chown -R, a link into another tree is not followed.
             let follow = !arguments.no_dereference && !arguments.recursive;
             each(&arguments.places, &|path| editor.change_owner(path, owner, arguments.recursive, follow))
         }
@@ -76,7 +76,7 @@ pub fn perform(edited: &Edited<'_>, command: &EditCommand, locate: &Locate<'_>, 
     }
 }
 
-/// Owner and group of what a command makes.
+/// Returns the owner and the group of the files that a command makes.
 fn owner(command: &EditCommand) -> (u32, u32) {
     let given = match command {
         EditCommand::Cp(arguments) => arguments.owner,
@@ -148,8 +148,9 @@ fn copy(
     done.map_err(|error| about(&error))
 }
 
-/// A file to copy, with the name that it gets in a directory. A link that is named itself is
-/// followed unless directories are copied, as by cp(1); `DIR/.` has no name.
+/// Returns a file to copy, with the name that it gets in a directory. If the path itself is a
+/// symbolic link, it is followed, unless directories are copied, as with cp(1). `DIR/.` has no
+/// name.
 fn host_file(path: PathBuf, recursive: bool) -> (HostFile, Option<OsString>) {
     let name = if is_content(&path) { None } else { path.file_name().map(OsStr::to_owned) };
     (HostFile::named(path, !recursive), name)
@@ -171,7 +172,7 @@ fn make_node(editor: &Editor, arguments: &Mknod, path: &Path, mode: Option<&Mode
     editor.make_node(path, kind, mode, rdev, group).map_err(|error| about(&error))
 }
 
-/// The name of an attribute, and its value unless it is removed.
+/// Returns the name of an attribute, and its value; `None` if the attribute is removed.
 fn attribute(arguments: &Setfattr) -> Result<(&OsStr, Option<Vec<u8>>)> {
     let (Some(name), value) = (&arguments.name, &arguments.value) else {
         return Ok((arguments.remove.as_deref().unwrap_or_default(), None));

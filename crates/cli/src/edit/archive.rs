@@ -1,4 +1,4 @@
-//! `ubtrfs export` and `ubtrfs import`: tar archives out of an image and into one.
+//! `ubtrfs export` and `ubtrfs import`: write tar archives from an image, and read them into one.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -17,7 +17,7 @@ use crate::place::{Image, Opening, Place};
 use crate::report::{Done, Progress};
 use crate::{json, show};
 
-/// Bytes that are written at once.
+/// The size of the buffer for writes, in bytes.
 const BUFFER: usize = 1 << 20;
 
 /// `ubtrfs export`

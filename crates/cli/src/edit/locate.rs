@@ -1,4 +1,4 @@
-//! Whether a file is in the image or on the host.
+//! Distinguishes files of the image from files of the host.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -6,17 +6,17 @@ use std::path::PathBuf;
 use crate::failure::Result;
 use crate::place::{Place, not_in_an_image};
 
-/// Where a file is.
+/// The place of a file.
 #[derive(Clone, Debug)]
 pub enum Where {
-    /// Among the host's files.
+    /// A file of the host.
     Host(PathBuf),
-    /// In the image.
+    /// A file in the image.
     Inside(PathBuf),
 }
 
 impl Where {
-    /// The path in the image.
+    /// Returns the path in the image, or an error if the file is on the host.
     pub fn inside(self) -> Result<PathBuf> {
         match self {
             Self::Inside(path) => Ok(path),
@@ -34,5 +34,5 @@ impl From<Place> for Where {
     }
 }
 
-/// Finds out where what a word names is.
+/// A function that returns the place of the file that a word names.
 pub type Locate<'a> = dyn Fn(&OsStr) -> Where + 'a;

@@ -1,5 +1,5 @@
-//! `ubtrfs cp`, `mkdir`, `rm` and their like on an image, and `ubtrfs apply`: each is one commit,
-//! which happens whole or not at all.
+//! `ubtrfs cp`, `mkdir`, `rm` and similar commands on an image, and `ubtrfs apply`. Each of them is
+//! one commit, which happens as a whole or not at all.
 
 mod act;
 mod archive;
@@ -23,7 +23,7 @@ use crate::report::{self, Progress};
 pub use archive::{export, import};
 pub use script::apply;
 
-/// One edit.
+/// Carries out one editing command.
 pub fn run(command: &EditCommand) -> Result<()> {
     let image = common_image(command)?;
     let locate = |word: &OsStr| Where::from(Place::parse(word));
@@ -39,7 +39,7 @@ pub fn run(command: &EditCommand) -> Result<()> {
     edit(&image, command.window(), how, |edited, job| perform(edited, command, &locate, job))
 }
 
-/// The image that a command is about.
+/// Returns the image that all places of a command are in.
 fn common_image(command: &EditCommand) -> Result<PathBuf> {
     let mut common: Option<PathBuf> = None;
     for word in command.places() {

@@ -1,4 +1,4 @@
-//! `ubtrfs apply`: a script of edits.
+//! `ubtrfs apply`: carries out a script of edits.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -48,7 +48,7 @@ pub fn apply(arguments: &Apply) -> Result<()> {
     })
 }
 
-/// In a script, `:PATH` is in the image.
+/// Returns the place of a word of a script, in which `:PATH` is in the image.
 fn locate(word: &OsStr) -> Where {
     match word.as_bytes().strip_prefix(b":") {
         Some(path) => Where::Inside(OsStr::from_bytes(path).into()),
@@ -56,7 +56,8 @@ fn locate(word: &OsStr) -> Where {
     }
 }
 
-/// The command of a line, if it has one. Words are divided as by a shell, without substitutions.
+/// Parses the command of a line, if it has one. Words are split as by a shell, without
+/// substitutions.
 fn parse(line: &[u8]) -> Result<Option<EditCommand>> {
     let mut lexer = Shlex::new(line);
     let words: Vec<OsString> = lexer.by_ref().map(OsString::from_vec).collect();

@@ -1,4 +1,4 @@
-//! The commits of an edit, and what is said when it fails.
+//! The commits of an edit, and the reports of its failures.
 
 use std::io;
 use std::path::Path;
@@ -17,11 +17,11 @@ use crate::mkfs::source_date_epoch;
 use crate::place::unless_mounted;
 use crate::report::{self, Progress};
 
-/// What is left of an edit that fails.
+/// The state of the image after an edit that failed.
 const NOTHING: &str = "the image is as it was";
-/// The same once a part of it has been committed.
+/// The state of the image if a part of the edit was committed before.
 const PARTLY: &str = "the image has what was committed before";
-/// Bytes that a file stands for besides its data.
+/// The number of bytes that a file counts for, besides its data.
 const FILE: u64 = 4096;
 
 /// Opens an image for an edit.
@@ -29,7 +29,7 @@ fn open(image: &Path, window: Window, how: How) -> Result<(Session, Sources)> {
     let opened =
         open_for_writing(&[image.to_owned()], window).map_err(|failure| unless_mounted(image, window, failure))?;
     opened.sources.refuse_as_input()?;
-    // No edit makes a subvolume, whose id would be derived.
+    // The seed would determine the ids of new subvolumes, but no edit makes any.
     let at_time = |sec| Reproducible { time: Timespec { sec, nsec: 0 }, seed: random_uuid() };
     let options = Options {
         memory: how.memory.unwrap_or(MEMORY),
@@ -42,13 +42,13 @@ fn open(image: &Path, window: Window, how: How) -> Result<(Session, Sources)> {
     Ok((session, opened.sources))
 }
 
-/// An image that is edited, and what it is among the host's files.
+/// An image that is being edited, and the files of the host that it is in.
 pub struct Edited<'a> {
     pub session: &'a Session,
     pub image: &'a Sources,
 }
 
-/// Edits an image, and makes the edit durable if it succeeds.
+/// Edits an image, and commits the edit if it succeeds.
 pub fn edit(
     image: &Path,
     window: Window,
@@ -82,14 +82,14 @@ pub fn edit(
     report::say_shrunk(&shrunk)
 }
 
-/// Of an edit that has been committed in part.
+/// Corrects the failure of an edit of which a part has been committed.
 fn after_commits(failure: Failure) -> Failure {
     failure.map_sentence(|sentence| {
         if sentence.contains(NOTHING) { sentence.replace(NOTHING, PARTLY) } else { format!("{sentence}; {PARTLY}") }
     })
 }
 
-/// What an error says, and what to do about it.
+/// Describes an error, and what to do about it.
 pub fn about(error: &Error) -> Failure {
     let remedy = format!(
         "; {NOTHING}. An edit keeps what it replaces until its end, so smaller ones may fit; or make a larger image"
@@ -104,7 +104,7 @@ pub fn about(error: &Error) -> Failure {
     })
 }
 
-/// Whether a device can't be written since what it is on is full.
+/// Whether a write to a device failed because the file system that holds it is full.
 fn is_host_full(error: &Error) -> bool {
     let is_full = |kind| matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
     let errors = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());

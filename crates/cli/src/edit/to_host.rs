@@ -1,5 +1,5 @@
-//! Copying files of an image into a directory of the host. Nothing is made outside of it, whatever
-//! names and links the image has.
+//! Copies files of an image into a directory of the host. Nothing is made outside that directory,
+//! whatever names and links the image has.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -37,24 +37,25 @@ struct Frame {
     to: Rc<HostDirectory>,
     path: LinkedPath,
     description: Description,
-    /// The permissions that it gets in the end, if it is no archive and has not got them yet.
+    /// The permissions that the directory gets at the end, if the copy is no archive and they still
+    /// have to be set.
     mode: Option<u32>,
     left: Vec<(Vec<u8>, VolumeFile)>,
 }
 
-/// Files that are copied to one directory.
+/// The files that are copied to one directory.
 struct Tree {
     source: VolumeFiles,
     /// The directory that the copy goes to.
     root: Rc<HostDirectory>,
-    /// Those below it, of which a few are open.
+    /// The directories below it, of which a few are open.
     host: HostTree,
-    /// The first names of inodes with several.
+    /// The first names of inodes that have several.
     links: HashMap<(u64, u64), First>,
 }
 
-/// What was made of an inode with several names. No descriptor is held for it, since there may be
-/// many.
+/// The copy of an inode that has several names. It holds no descriptor, since there may be many
+/// such inodes.
 struct First {
     dir: Rc<HostDirectory>,
     name: Vec<u8>,
@@ -67,13 +68,13 @@ struct Copier<'a, 'b> {
     sources: &'a Sources,
     archive: bool,
     recursive: bool,
-    /// Permissions that new files don't get.
+    /// The permissions that new files don't get (umask(2)).
     umask: u32,
     problems: &'a mut Problems,
 }
 
-/// Copies files of an image to a path: into it, if it is a directory. What can't be as it is in the
-/// image, though it is there, is added to `problems`.
+/// Copies files of an image to a path, or into it if it is a directory. Files that could be copied,
+/// but not exactly as in the image, are added to `problems`.
 pub fn copy(
     fs: &Arc<Filesystem>,
     arguments: &Cp,
@@ -94,7 +95,7 @@ pub fn copy(
         let (id, file_type) = editor.find(path, !recursive).map_err(|error| about(&error))?;
         let source = VolumeFiles::new(fs);
         let file = VolumeFile::new(id, path);
-        // The top level has no name, and what is in `DIR/.` is meant without it.
+        // The top level has no name, and `DIR/.` stands for the contents of the directory.
         let name = path.file_name().filter(|_| !is_content(path));
         let to = match name {
             None if to.is_dir() && recursive => {
@@ -108,7 +109,7 @@ pub fn copy(
             Some(name) if to.is_dir() => to.join(name),
             _ => to.to_owned(),
         };
-        // As with cp(1): what this command has made is neither replaced by it nor written through.
+        // As with cp(1), this command neither replaces nor writes through a file that it has made.
         if file_type != FileType::Directory && !made.insert(to.clone()) {
             let sentence = "two of the files that are copied would have this name";
             return Err(Failure::new(format!("{}: {sentence}", to.display())));
@@ -131,7 +132,8 @@ pub fn copy(
     Ok(())
 }
 
-/// What is copied to has to be a directory, and is none: perhaps since it was meant to be an image.
+/// Returns the failure about a target that has to be a directory, and is none, perhaps because the
+/// user meant an image.
 fn no_directory(to: &Path) -> Failure {
     let shown = show::path(to);
     let image = to.as_os_str().as_bytes().split(|byte| *byte == b':').next().unwrap_or_default();
@@ -173,7 +175,8 @@ impl Copier<'_, '_> {
         Ok(())
     }
 
-    /// Copies one file into a directory; of a directory, what is in it remains to be copied.
+    /// Copies one file into a directory. For a directory it returns a frame with the entries that
+    /// remain to be copied.
     fn one(
         &mut self,
         tree: &mut Tree,
@@ -222,7 +225,8 @@ impl Copier<'_, '_> {
                 new.finish(None, false).map_err(failed)?;
             }
         } else {
-            // What was named may be all that there is of it.
+            // The user may have given the only name of the file that is replaced, so its content
+            // must be durable first.
             let is_durable = to.is_first();
             let known = self.file(&tree.source, file, (at, new, is_durable), &description, &path)?;
             if let Some(identity) = description.identity.filter(|_| self.archive) {
@@ -237,7 +241,7 @@ impl Copier<'_, '_> {
         self.job.done(file_type).map_err(|error| about(&error))
     }
 
-    /// Makes what is no directory.
+    /// Makes a file other than a directory.
     fn file(
         &mut self,
         source: &VolumeFiles,
@@ -292,7 +296,7 @@ impl Copier<'_, '_> {
         to.set_len(size).map_err(|error| about_path(path, &error))
     }
 
-    /// Writes the content of a file into a device or a FIFO, zeros in its holes.
+    /// Writes the content of a file into a device or a FIFO, with zeros for holes.
     fn stream(&mut self, source: &VolumeFiles, from: &VolumeFile, mut to: File, path: &Path) -> Result<()> {
         let size = source.describe(from).map_err(|error| about(&error))?.size;
         let (mut done, path) = (0, &LinkedPath::new(path));
@@ -302,7 +306,8 @@ impl Copier<'_, '_> {
             to.write_all(data)
         })?;
         let rest = io::copy(&mut io::repeat(0).take(size.saturating_sub(done)), &mut to);
-        // A device that writes later says here that it failed; what has no such thing refuses.
+        // A device with delayed writes reports their failure here. Files that can't be synced
+        // return `EINVAL`.
         let written = rest.and_then(|_| match to.sync_all() {
             Err(error) if error.kind() != io::ErrorKind::InvalidInput => Err(error),
             _ => Ok(()),
@@ -335,19 +340,19 @@ impl Copier<'_, '_> {
         }
     }
 
-    /// Makes a directory that was not there; returns the permissions that it gets in the end, if it
-    /// is to have others then, and no archive says these.
+    /// Makes a new directory. Returns the permissions that it has to get at the end, if these
+    /// differ and the copy is no archive, whose permissions are set with the other attributes.
     fn directory(&self, at: &OwnedFd, name: &[u8], mode: u32) -> io::Result<Option<u32>> {
         if self.archive {
             return make_directory(at, name).map(|()| None);
         }
-        // Of the umask this counts even where a default ACL does, as with cp(1).
+        // These bits of the umask apply even if a default ACL does, as with cp(1).
         make_directory_as(at, name, mode & 0o1777 & !(self.umask & 0o022))
     }
 
-    /// The permissions that what is no directory is made with. By these, the umask and ACLs, a
-    /// plain copy has what it is to have, as by cp(1); those of an archive follow when all else is
-    /// there.
+    /// Returns the permissions with which a file other than a directory is made. Together with the
+    /// umask and ACLs they give a plain copy its final permissions, as with cp(1). The copy in an
+    /// archive gets its permissions after all else.
     fn first_mode(&self, of: &Description) -> u32 {
         match of.file_type() {
             _ if self.archive => 0o600,
@@ -356,13 +361,14 @@ impl Copier<'_, '_> {
         }
     }
 
-    /// Gives a copy the attributes that it is to have: in a plain copy `mode` at most. Owners and
-    /// attributes that only root may set are left out for others, as by cp(1).
+    /// Sets the final attributes of a copy. A plain copy gets at most `mode`. Owners and attributes
+    /// that only root may set are omitted for other users, as with cp(1).
     fn finish(&self, made: &Made<'_>, of: &Description, mode: Option<u32>) -> io::Result<()> {
         if !self.archive {
             return mode.map_or(Ok(()), |mode| made.permit(mode));
         }
-        // What it has from its directory, or had before, is not what is copied.
+        // ACLs that the file has inherited from its directory, or had before, do not belong to the
+        // copy.
         made.drop_acls(|name| of.xattrs.iter().any(|(of, _)| of == name))?;
         let is_owned = match made.own(of.uid, of.gid) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => false,
@@ -379,7 +385,7 @@ impl Copier<'_, '_> {
     }
 }
 
-/// An error about a file of the host.
+/// Returns the failure for an error of a file of the host.
 fn about_path(path: &LinkedPath, error: &(dyn std::error::Error + 'static)) -> Failure {
     Failure::about(show::path(&path.path()), error)
 }

@@ -1,10 +1,10 @@
-//! Manual pages: one for each command, for the names by which mount(8), mkfs(8) and fsck(8) call
-//! the program, and for what belongs to no command. Each has a text in `docs/man`. Synopsis and
-//! options are those of the command line.
+//! The manual pages: one for each command, for the names by which mount(8), mkfs(8) and fsck(8)
+//! call the program, and for topics that belong to no command. Each page has a text in `docs/man`.
+//! The synopsis and the options are those of the command line.
 //!
-//! A text is Markdown. What stands before its first section is the description. A section
-//! `Subcommands` has a part for each subcommand. A table with the head `option` says more about
-//! options than the command line's own help, and takes its place.
+//! A text is Markdown. The part before its first section is the description. A section
+//! `Subcommands` has a part for each subcommand. A table with the head `option` describes options
+//! in more detail than the command line's own help, and replaces that.
 
 use std::io;
 
@@ -36,34 +36,34 @@ const TEXTS: &[(&str, &str)] = texts![
 /// The sections that follow the options.
 const AT_THE_END: [&str; 2] = ["Exit status", "See also"];
 
-/// The exit statuses of a page whose text has none.
+/// The exit statuses for pages whose text has none.
 const STATUSES: &str = "0 for success, 1 for a failure, 2 for an invalid command line.";
 
 /// A page in the format of man(7).
 pub struct Page {
-    /// Its name with its section: `ubtrfs-mount.8`.
+    /// The name with the section: `ubtrfs-mount.8`.
     pub name: &'static str,
     pub roff: Vec<u8>,
 }
 
 impl Page {
-    /// The section of the manual.
+    /// Returns the section of the manual.
     pub fn section(&self) -> &'static str {
         parts_of(self.name).1
     }
 }
 
-/// All pages.
+/// Returns all pages.
 pub fn pages() -> io::Result<Vec<Page>> {
     TEXTS.iter().map(|(name, text)| Ok(Page { name, roff: page(name, text)? })).collect()
 }
 
-/// Name and section.
+/// Splits the name of a page into name and section.
 fn parts_of(name: &'static str) -> (&'static str, &'static str) {
     name.rsplit_once('.').unwrap_or((name, "8"))
 }
 
-/// The command that a page is about, and what one types for it.
+/// Returns the command that a page describes, by the name that a user types.
 fn command_of(page: &str) -> Option<Command> {
     let mut command = match page {
         "mount.ubtrfs.8" => mount::helper::command_line(),
@@ -81,18 +81,18 @@ fn command_of(page: &str) -> Option<Command> {
     Some(command)
 }
 
-/// The subcommands that help shows, except for help itself.
+/// Returns the subcommands that help shows, except for help itself.
 fn shown_subcommands(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help")
 }
 
-/// A section of a text: its heading, and what follows.
+/// A section of a text: its heading, and its content.
 struct Section {
     heading: &'static str,
     text: &'static str,
 }
 
-/// The parts of a text that begin with lines of this mark; the first part has no heading.
+/// Splits a text at the lines that begin with this mark; the first part has no heading.
 fn sections(text: &'static str, mark: &'static str) -> Vec<Section> {
     let mut parts = text.split(mark);
     let first = Section { heading: "", text: parts.next().unwrap_or_default() };
@@ -142,8 +142,8 @@ fn page(name: &'static str, text: &'static str) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What a page is about, in a line: what its text says after the name, or else the first sentence
-/// of the command's help.
+/// Returns a line that summarizes a page: the rest of the first line of its text after the name, or
+/// else the first sentence of the command's help.
 fn summary(command: Option<&Command>, text: &str) -> String {
     let own = text.lines().next().and_then(|line| Some(line.split_once(": ")?.1.to_owned()));
     let about = || command.and_then(|command| Some(command.get_about()?.to_string()));
@@ -151,14 +151,14 @@ fn summary(command: Option<&Command>, text: &str) -> String {
     summary.split(". ").next().unwrap_or_default().trim_end_matches('.').to_owned()
 }
 
-/// Writes a section, but for what it explains of options.
+/// Writes a section, and returns its explanations of options, which it does not write.
 fn write_section(roff: &mut Roff, heading: &str, text: &str) -> Vec<Explained> {
     let heading = if heading.is_empty() { "DESCRIPTION".into() } else { heading.to_uppercase() };
     roff.control("SH", [heading.as_str()]);
     write(roff, text)
 }
 
-/// What is typed: a line for the command, or for each of its subcommands.
+/// Writes the synopsis: a line for the command, or for each of its subcommands.
 fn write_synopsis(roff: &mut Roff, command: &Command, page: &str) {
     let called = match page.strip_prefix("ubtrfs-") {
         Some(_) => format!("ubtrfs {}", command.get_name()),
@@ -178,7 +178,7 @@ fn write_synopsis(roff: &mut Roff, command: &Command, page: &str) {
     }
 }
 
-/// A line of the synopsis. A command of many options has only a word for them.
+/// Returns a line of the synopsis. For a command with many options a single word stands for them.
 fn synopsis(called: &str, command: &Command) -> Vec<Inline> {
     let mut line = vec![bold(called)];
     if shown_subcommands(command).next().is_some() {
@@ -204,19 +204,19 @@ fn synopsis(called: &str, command: &Command) -> Vec<Inline> {
     line
 }
 
-/// The arguments that help shows, except for help itself.
+/// Returns the arguments that help shows, except for help itself.
 fn shown_arguments(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(|arg| !arg.is_hide_set() && arg.get_id() != "help")
 }
 
-/// The names of an option that help shows: `-f`, `--force`.
+/// Returns the names of an option that help shows: `-f`, `--force`.
 fn names(option: &Arg) -> Vec<String> {
     let short = option.get_short().into_iter().chain(option.get_visible_short_aliases().into_iter().flatten());
     let long = option.get_long().into_iter().chain(option.get_visible_aliases().into_iter().flatten());
     short.map(|letter| format!("-{letter}")).chain(long.map(|name| format!("--{name}"))).collect()
 }
 
-/// The value of an option, with what is before it.
+/// Returns the value of an option, with the separator before it.
 fn value(option: &Arg) -> Vec<Inline> {
     if !option.get_action().takes_values() {
         return Vec::new();
@@ -229,7 +229,7 @@ fn value(option: &Arg) -> Vec<Inline> {
     }
 }
 
-/// An argument by its place. If there are two names, the last one is that of the last argument.
+/// Returns a positional argument. If it has two names, the second one is that of the last argument.
 fn positional(arg: &Arg) -> Vec<Inline> {
     let names: Vec<String> = arg.get_value_names().into_iter().flatten().map(ToString::to_string).collect();
     let names = if names.is_empty() { vec![arg.get_id().as_str().to_uppercase()] } else { names };
@@ -248,7 +248,7 @@ fn positional(arg: &Arg) -> Vec<Inline> {
     }
 }
 
-/// The parts of a command, each with its text and its options.
+/// Writes the subcommands of a command, each with its text and its options.
 fn write_subcommands(roff: &mut Roff, command: &Command, text: &'static str) {
     let texts = sections(text, "\n### ");
     roff.control("SH", ["SUBCOMMANDS"]);
@@ -267,7 +267,7 @@ fn write_subcommands(roff: &mut Roff, command: &Command, text: &'static str) {
 
 fn write_arguments(roff: &mut Roff, command: &Command, explained: &[Explained]) {
     let (places, options): (Vec<_>, Vec<_>) = shown_arguments(command).partition(|arg| arg.is_positional());
-    // What has no help is explained with the argument before it.
+    // A positional argument without help is explained with the one before it.
     for arg in options.into_iter().chain(places.into_iter().filter(|arg| !help(arg).is_empty())) {
         let names = names(arg);
         roff.control("TP", []);
@@ -291,13 +291,13 @@ fn write_arguments(roff: &mut Roff, command: &Command, explained: &[Explained]) 
     }
 }
 
-/// A text in which what stands between backquotes is set as code.
+/// Returns a text in which the parts between backquotes are set as code.
 fn marked(text: &str) -> Vec<Inline> {
     let parts = text.split('`').enumerate().filter(|(_, part)| !part.is_empty());
     parts.map(|(place, part)| if place % 2 == 0 { roman(part) } else { bold(part) }).collect()
 }
 
-/// The command line's own help for an argument, with its values and its default.
+/// Returns the command line's own help for an argument, with its values and its default.
 fn help(arg: &Arg) -> String {
     let mut parts = vec![arg.get_help().or(arg.get_long_help()).map(ToString::to_string).unwrap_or_default()];
     if arg.get_action().takes_values() {
@@ -315,7 +315,7 @@ fn help(arg: &Arg) -> String {
     parts.join(" ").trim().to_owned()
 }
 
-/// The list of commands.
+/// Writes the list of commands.
 fn write_commands(roff: &mut Roff, command: &Command) {
     roff.control("SH", ["COMMANDS"]);
     for sub in shown_subcommands(command) {

@@ -1,4 +1,4 @@
-//! The manual describes the commands that there are, with the options that they have.
+//! Tests that the manual describes the existing commands, with the options that they have.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,27 +9,27 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 use super::*;
 
-/// A page, of those that one of the tests has made for all.
+/// Returns a page. The first test that calls this makes all pages.
 fn rendered(name: &str) -> &'static str {
     static PAGES: OnceLock<Vec<Page>> = OnceLock::new();
     let page = PAGES.get_or_init(|| pages().unwrap()).iter().find(|page| page.name == name).unwrap();
     std::str::from_utf8(&page.roff).unwrap()
 }
 
-/// All names of an option, also those that help does not show.
+/// Returns all names of an option, including those that help does not show.
 fn all_names(option: &Arg) -> Vec<String> {
     let short = option.get_short().into_iter().chain(option.get_all_short_aliases().into_iter().flatten());
     let long = option.get_long().into_iter().chain(option.get_all_aliases().into_iter().flatten());
     short.map(|letter| format!("-{letter}")).chain(long.map(|name| format!("--{name}"))).collect()
 }
 
-/// The names of the options of a command and of all below it.
+/// Returns the names of the options of a command and of all commands below it.
 fn options_below(command: &Command) -> BTreeSet<String> {
     let own = command.get_arguments().flat_map(all_names);
     own.chain(command.get_subcommands().flat_map(options_below)).collect()
 }
 
-/// The pieces of code of a text: spans, and lines of blocks without their comments.
+/// Returns the code in a text: spans, and lines of blocks without their comments.
 fn code_of(text: &str) -> Vec<String> {
     let (mut found, mut is_block) = (Vec::new(), false);
     for event in Parser::new_ext(text, Options::ENABLE_TABLES) {
@@ -46,7 +46,7 @@ fn code_of(text: &str) -> Vec<String> {
     found
 }
 
-/// The option that a command line has in this word, without its value.
+/// Returns the option that a word of a command line contains, without its value.
 fn option_in(word: &str) -> Option<String> {
     if word.starts_with("--") {
         let end = word.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '-').unwrap_or(word.len());
@@ -61,7 +61,8 @@ fn option_in(word: &str) -> Option<String> {
     letter.is_ascii_alphabetic().then(|| format!("-{letter}"))
 }
 
-/// Options of a piece of code that the command in it, or else the page's, does not have.
+/// Returns the options in a piece of code that neither the command in it, nor else the page's
+/// command, has.
 fn unknown_options(code: &str, all: &Command, own: &BTreeSet<String>) -> Vec<String> {
     let words: Vec<&str> = code.split_whitespace().collect();
     let (allowed, words) = match words.iter().position(|word| *word == "ubtrfs") {

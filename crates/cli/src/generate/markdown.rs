@@ -1,9 +1,9 @@
-//! Markdown as man(1) shows it: tables become lists of terms.
+//! Converts Markdown for man(1): tables become lists of terms.
 
 use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 use roff::{Inline, Roff, bold, italic, roman};
 
-/// What a row of a table with the head `option` says of an option.
+/// The explanation of an option: a row of a table with the head `option`.
 pub struct Explained {
     /// The names in its first cell.
     term: Vec<Inline>,
@@ -11,12 +11,12 @@ pub struct Explained {
 }
 
 impl Explained {
-    /// Whether it is about the option of this name.
+    /// Whether it explains the option with this name.
     pub fn is_about(&self, name: &str) -> bool {
         self.names().any(|own| own == name)
     }
 
-    /// The names of the option.
+    /// Returns the names of the option.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.term.iter().filter_map(|inline| match inline {
             Inline::Bold(name) => Some(name.as_str()),
@@ -24,13 +24,13 @@ impl Explained {
         })
     }
 
-    /// What it says.
+    /// Returns the explanation.
     pub fn text(&self) -> Vec<Inline> {
         self.text.clone()
     }
 }
 
-/// Writes a text, but for the tables of options, which are returned.
+/// Writes a text, except for the tables of options, which it returns.
 pub fn write(roff: &mut Roff, text: &str) -> Vec<Explained> {
     let mut writer = Writer {
         roff,
@@ -49,14 +49,14 @@ pub fn write(roff: &mut Roff, text: &str) -> Vec<Explained> {
 
 struct Writer<'a> {
     roff: &'a mut Roff,
-    /// The text of the paragraph, item or cell that is being read.
+    /// The text of the current paragraph, item or cell.
     inlines: Vec<Inline>,
-    /// How text is set.
+    /// The typeface of the text.
     face: Face,
-    /// The cells that have been read of a row.
+    /// The cells of the current row so far.
     cells: Vec<Vec<Inline>>,
     is_code: bool,
-    /// Whether the table that is being read is one of options.
+    /// Whether the current table explains options.
     is_of_options: bool,
     explained: Vec<Explained>,
 }
@@ -113,7 +113,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes what has been read, after a macro of man(7).
+    /// Writes the collected text after a macro of man(7).
     fn flush(&mut self, control: &str, arguments: &[&str]) {
         let inlines = std::mem::take(&mut self.inlines);
         if !inlines.is_empty() {
@@ -130,7 +130,7 @@ impl Writer<'_> {
         self.roff.control("fi", []).control("RE", []);
     }
 
-    /// The first cell is the term, the others explain it.
+    /// Writes a row: the first cell is the term, and the others explain it.
     fn row(&mut self) {
         let mut cells = std::mem::take(&mut self.cells).into_iter();
         let Some(term) = cells.next() else { return };

@@ -1,4 +1,4 @@
-//! What completions offer as values of options that the command line takes as free text.
+//! The values that completions offer for options that the command line takes as free text.
 
 use clap::Command;
 use clap::builder::PossibleValuesParser;
@@ -10,12 +10,12 @@ pub const PROFILES: [&str; 7] = ["single", "dup", "raid0", "raid1", "raid1c3", "
 pub const CHECKSUMS: [&str; 4] = ["crc32c", "xxhash64", "sha256", "blake2b"];
 pub const COMPRESSIONS: [&str; 3] = ["zlib", "lzo", "zstd"];
 
-/// What bash calls: mount options, and features, are a list in one word, of which clap's function
-/// knows nothing.
+/// The functions for bash: mount options and features are lists in one word, which clap's function
+/// does not support.
 const OF_LISTS: &str = include_str!("lists.bash");
 
-/// The command line with the values that are offered, for completions alone: they would be all that
-/// it takes.
+/// Returns the command line with the values that completions offer. It serves for completions only,
+/// since it accepts no other values.
 pub fn with_values(command: Command) -> Command {
     let of_mkfs: [(&str, &[&str]); 4] =
         [("data", &PROFILES), ("metadata", &PROFILES), ("csum", &CHECKSUMS), ("compress", &COMPRESSIONS)];
@@ -30,13 +30,13 @@ pub fn with_values(command: Command) -> Command {
         })
 }
 
-/// The same command with values of an option.
+/// Adds values to an option of a command.
 fn add<T: AsRef<str>>(command: Command, option: &str, values: &[T]) -> Command {
     let values = PossibleValuesParser::new(values.iter().map(|value| value.as_ref().to_owned()));
     command.mut_arg(option, |option| option.value_parser(values))
 }
 
-/// What bash has besides clap's function.
+/// Returns the functions for bash that clap's script lacks.
 pub fn of_lists() -> String {
     OF_LISTS.replace("@options@", &offered_options().join(" ")).replace("@features@", &offered_features().join(" "))
 }

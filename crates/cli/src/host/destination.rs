@@ -1,4 +1,5 @@
-//! Where a file goes that is copied to a path of the host, as cp(1) decides it: by what is there.
+//! Decides, as cp(1) does, where a file is written that is copied to a path of the host: by what
+//! exists there.
 
 use std::fs::File;
 use std::io;
@@ -14,22 +15,23 @@ use super::replacement::kind_name;
 use super::sources::Sources;
 use crate::failure::{Failure, Result};
 
-/// Where a file goes.
+/// The destination of a file.
 #[derive(Debug)]
 pub enum Destination {
-    /// It gets a name in a directory.
+    /// A name in a directory.
     Named {
         /// The directory.
         above: PathBuf,
         /// The name.
         name: Vec<u8>,
     },
-    /// Its content is written into a device or a FIFO, which is open.
+    /// An open device or FIFO, into which the content is written.
     Stream(File),
 }
 
 impl Destination {
-    /// Where a regular file goes: through symbolic links, and into devices and FIFOs.
+    /// Returns the destination of a regular file. Follows symbolic links, and opens devices and
+    /// FIFOs.
     pub fn of_content(path: &Path, sources: &Sources) -> Result<Self> {
         let failed = |error: io::Error| Failure::about(path.display(), &error);
         let found = match rustix::fs::stat(path) {
@@ -63,7 +65,7 @@ impl Destination {
         }
     }
 
-    /// Where something else than a regular file goes: under this very name.
+    /// Returns the destination of a file other than a regular one, which gets exactly this name.
     pub fn named(path: &Path) -> Result<Self> {
         let wrong = || Failure::new(format!("{} is not the name of a file", path.display()));
         if path.as_os_str().as_bytes().ends_with(b"/..") {
@@ -75,7 +77,7 @@ impl Destination {
     }
 }
 
-/// Opens a device or a FIFO, which nobody uses as a file system.
+/// Opens a device or a FIFO. A device must not be in use as a file system.
 fn stream(path: &Path, kind: FileType) -> Result<File> {
     let is_block = kind == FileType::BlockDevice;
     let exclusive = if is_block { OFlags::EXCL } else { OFlags::empty() };
@@ -92,12 +94,12 @@ fn stream(path: &Path, kind: FileType) -> Result<File> {
     Ok(file.into())
 }
 
-/// Whether a path can only be that of a directory.
+/// Whether a path can only be the path of a directory.
 pub fn is_named_as_directory(path: &Path) -> bool {
     path.as_os_str().as_bytes().ends_with(b"/") || is_content(path)
 }
 
-/// Whether a path is `DIR/.`, which stands for what is in the directory.
+/// Whether a path is `DIR/.`, which stands for the contents of the directory.
 pub fn is_content(path: &Path) -> bool {
     let bytes = path.as_os_str().as_bytes();
     bytes.ends_with(b"/.") || bytes == b"."

@@ -1,6 +1,7 @@
-//! A name that gets a new file. What had the name before stays as it is until the new file is
-//! whole, and then goes at once, by rename(2); a copy that fails or is killed leaves it. A file
-//! that is an image in use, by this command or by any other, is never replaced (invariant 41).
+//! Replaces the file with a name by a new one. The old file stays as it is until the new one is
+//! complete, and rename(2) then replaces it atomically; if a copy fails or is killed, the old file
+//! remains. A file that is an image in use, by this command or by any other, is never replaced
+//! (invariant 41).
 
 use std::fs::File;
 use std::io;
@@ -18,32 +19,32 @@ use ubtrfs_tree::sentence;
 use super::sources::Sources;
 use super::target::Made;
 
-/// Attributes of the old content, which a new one does not have.
+/// Attributes that depend on the old content, so that the new content does not get them.
 const OF_CONTENT: [&[u8]; 3] = [CAPABILITY, b"security.ima", b"security.evm"];
-/// Attributes that give rights to users by their names, and to the group of a file.
+/// The attribute that gives rights to named users and groups, and to the group of the file.
 const ACL: &[u8] = acl::ACCESS;
 
-/// A name in a directory, and what becomes of it.
+/// A name in a directory that gets a new file.
 #[derive(Debug)]
 pub struct Replacement<'a> {
     at: &'a OwnedFd,
     name: &'a [u8],
     old: Option<Old>,
-    /// The name of the new file until it is whole, if it has one.
+    /// The temporary name of the new file, if it has one.
     temporary: Option<Vec<u8>>,
 }
 
-/// What has the name so far.
+/// The file that has the name so far.
 #[derive(Debug)]
 struct Old {
     found: Stat,
-    /// A regular file, open for writing and locked: nobody opens it as an image meanwhile.
+    /// A regular file, open for writing and locked, so that nobody opens it as an image meanwhile.
     file: Option<File>,
 }
 
 impl<'a> Replacement<'a> {
-    /// Looks at what has the name, which is to become a file of this type. An error if that may not
-    /// be replaced by it.
+    /// Examines the file with the name, which is to become a file of type `new`. Returns an error
+    /// if the existing file may not be replaced by that.
     pub fn begin(at: &'a OwnedFd, name: &'a [u8], new: FileType, sources: &Sources) -> io::Result<Self> {
         let old = match rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => None,
@@ -52,18 +53,18 @@ impl<'a> Replacement<'a> {
         Ok(Self { at, name, old, temporary: None })
     }
 
-    /// Whether the name is taken by this very file.
+    /// Whether the name already refers to this file.
     pub fn is_taken_by(&self, file: &Stat) -> bool {
         let same = |old: &Old| (old.found.st_dev, old.found.st_ino) == (file.st_dev, file.st_ino);
         self.old.as_ref().is_some_and(same)
     }
 
-    /// Whether a regular file has the name so far, whose attributes a new content may get.
+    /// Whether a regular file has the name so far, whose attributes the new content may get.
     pub fn has_file(&self) -> bool {
         self.old.as_ref().is_some_and(|old| old.file.is_some())
     }
 
-    /// The name by which something else than a regular file is to be made.
+    /// Returns the name under which a file other than a regular one is to be made.
     pub fn name_for_now(&mut self) -> &[u8] {
         if self.old.is_none() {
             return self.name;
@@ -71,8 +72,8 @@ impl<'a> Replacement<'a> {
         self.temporary.get_or_insert_with(temporary_name)
     }
 
-    /// Makes a regular file with these permissions as open(2) does, without any name where the file
-    /// system has that.
+    /// Makes a regular file with these permissions as open(2) does, without a name if the file
+    /// system supports that (`O_TMPFILE`).
     pub fn make_file(&mut self, mode: u32) -> io::Result<File> {
         let (flags, mode) = (OFlags::WRONLY | OFlags::CLOEXEC, Mode::from_raw_mode(mode));
         if let Ok(file) = rustix::fs::openat(self.at, ".", flags | OFlags::TMPFILE, mode) {
@@ -86,8 +87,9 @@ impl<'a> Replacement<'a> {
         Ok(made?.into())
     }
 
-    /// Gives a new content what the file had that it replaces: owner, permissions, ACLs and other
-    /// attributes, as far as the user may give them. Nobody gets rights by what is left out.
+    /// Gives the new file the owner, permissions, ACLs and other attributes of the file that it
+    /// replaces, as far as the user may set them. If some can't be set, nobody gets more rights by
+    /// that.
     pub fn inherit(&self, file: &File) -> io::Result<()> {
         let Some(Old { found, file: Some(old) }) = &self.old else { return Ok(()) };
         let owner = rustix::fs::Uid::from_raw(found.st_uid);
@@ -100,14 +102,14 @@ impl<'a> Replacement<'a> {
             mode &= !SET_ID;
         }
         if !has_group {
-            // Another group has no more than everybody had.
+            // The members of the other group get no more rights than all users had.
             mode &= !0o070 | mode << 3;
         }
         Ok(rustix::fs::fchmod(file, Mode::from_raw_mode(mode))?)
     }
 
-    /// Puts what was made in its place: a regular file, or what has the [name for
-    /// now](Self::name_for_now). With `durable`, the content comes to the device before that.
+    /// Moves the new file to its place: a regular file, or the file that was made under the
+    /// [temporary name](Self::name_for_now). With `durable`, the content is made durable before.
     pub fn finish(mut self, file: Option<&File>, durable: bool) -> io::Result<()> {
         if let Some(file) = file {
             if durable && self.has_file() {
@@ -119,7 +121,7 @@ impl<'a> Replacement<'a> {
             }
         }
         let Some(temporary) = &self.temporary else { return Ok(()) };
-        // What has come meanwhile was not looked at.
+        // A file that has appeared meanwhile was not examined, so it is not replaced.
         let flags = if self.old.is_some() { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
         match rustix::fs::renameat_with(self.at, &**temporary, self.at, self.name, flags) {
             Err(Errno::INVAL) if self.old.is_none() => rustix::fs::renameat(self.at, &**temporary, self.at, self.name)?,
@@ -144,7 +146,7 @@ impl Old {
         let file = match kind {
             FileType::RegularFile => Some(Self::lock(at, name, &found, sources)?),
             FileType::Directory => return Err(io::Error::other("it is a directory, which no file replaces")),
-            // Of the same type is what an earlier copy has made.
+            // An earlier copy may have made a file of the same type.
             kind if kind == new || kind == FileType::Symlink => None,
             kind => {
                 let what = kind_name(kind);
@@ -154,10 +156,10 @@ impl Old {
         Ok(Self { found, file })
     }
 
-    /// Opens a file as one that is written to, and keeps all from it that use images.
+    /// Opens a file for writing, and locks out everything that uses images.
     fn lock(at: &OwnedFd, name: &[u8], found: &Stat, sources: &Sources) -> io::Result<File> {
         if sources.have(found) {
-            // By invariant 41: what is read from it, and of it, would be gone.
+            // By invariant 41: the contents that are read from it would be lost.
             return Err(io::Error::other("it is the image itself, or a device of the volume"));
         }
         let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -166,7 +168,7 @@ impl Old {
         if (opened.st_dev, opened.st_ino) != (found.st_dev, found.st_ino) {
             return Err(io::Error::other("something else was put in its place"));
         }
-        // The sentence is about the file, which the caller names.
+        // The caller adds the name of the file to the sentence.
         let is_free = ubtrfs_volume::keep_from_use(&file, Path::new("it"));
         is_free.map_err(|error| io::Error::other(sentence(&error)))?;
         Ok(file)
@@ -174,14 +176,14 @@ impl Old {
 }
 
 fn inherit_attributes(old: &File, new: &File, has_group: bool) -> io::Result<()> {
-    // What the new file has from its directory is none of the old one's.
+    // ACLs that the new file has inherited from its directory are not those of the old file.
     Made::Open(new.as_fd()).drop_acls(|_| false)?;
     let mut names = vec![0; 64 << 10];
     let Ok(len) = rustix::fs::flistxattr(old, &mut names) else { return Ok(()) };
     let mut value = vec![0; 64 << 10];
     for name in names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty() && !OF_CONTENT.contains(name)) {
         let is_acl = name == ACL;
-        // The entry of the group would be about another group.
+        // The entry for the group would apply to another group.
         if is_acl && !has_group {
             continue;
         }
@@ -194,7 +196,7 @@ fn inherit_attributes(old: &File, new: &File, has_group: bool) -> io::Result<()>
     Ok(())
 }
 
-/// What a file is that is no regular one.
+/// Returns the description of a file that is not a regular one.
 pub fn kind_name(kind: FileType) -> &'static str {
     match kind {
         FileType::BlockDevice | FileType::CharacterDevice => "a device",
@@ -205,7 +207,7 @@ pub fn kind_name(kind: FileType) -> &'static str {
     }
 }
 
-/// A name that nothing has.
+/// Returns a name that no file has.
 fn temporary_name() -> Vec<u8> {
     format!(".ubtrfs-{}", random_uuid()).into_bytes()
 }

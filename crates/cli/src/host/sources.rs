@@ -1,5 +1,5 @@
-//! The images and devices that a command uses, which nothing that it reads or writes besides may
-//! be.
+//! The images and devices that a command uses. None of the other files that it reads or writes may
+//! be one of them.
 
 use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -12,17 +12,19 @@ use ubtrfs_volume::backing_file;
 
 use crate::failure::{Failure, Result};
 
-/// What tells image files and block devices from others, whatever their names are.
+/// The identities of image files and block devices, whatever their names are.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    /// Image files, and those behind loop devices: the number of their file system, and their own.
+    /// Image files, and those behind loop devices: device number of the file system, and inode
+    /// number.
     files: Vec<(u64, u64)>,
-    /// The numbers of block devices.
+    /// The device numbers of block devices.
     devices: Vec<u64>,
 }
 
 impl Sources {
-    /// Those with these names; what is no file here, such as an export of a server, is left out.
+    /// Returns the identities of these paths. Those that are no files here, such as exports, are
+    /// left out.
     pub fn of(paths: &[PathBuf]) -> Self {
         let mut sources = Self::default();
         for found in paths.iter().filter_map(|path| std::fs::metadata(path).ok()) {
@@ -42,18 +44,18 @@ impl Sources {
         }
     }
 
-    /// The files among them: the number of their file system, and their own.
+    /// Returns the files: device number of the file system, and inode number.
     pub fn files(&self) -> &[(u64, u64)] {
         &self.files
     }
 
-    /// Whether a file is one of them.
+    /// Whether a file is one of the sources.
     pub fn have(&self, file: &Stat) -> bool {
         let is_block = rustix::fs::FileType::from_raw_mode(file.st_mode).is_block_device();
         self.files.contains(&(file.st_dev, file.st_ino)) || is_block && self.devices.contains(&file.st_rdev)
     }
 
-    /// An error if a file that is to be read is one of them.
+    /// Returns an error if a file that is to be read is one of the sources.
     pub fn refuse(&self, path: &Path) -> Result<()> {
         if rustix::fs::stat(path).is_ok_and(|found| self.have(&found)) {
             return Err(Failure::new(format!("{}: it is the image itself, or a device of the volume", path.display())));
@@ -61,7 +63,7 @@ impl Sources {
         Ok(())
     }
 
-    /// An error if a file of an OCI layout, which is to be read, is one of them.
+    /// Returns an error if a file of an OCI layout, which is to be read, is one of the sources.
     pub fn refuse_layout(&self, reference: &OciReference) -> Result<()> {
         let layout = &reference.layout;
         self.refuse(layout)?;
@@ -76,8 +78,8 @@ impl Sources {
         Ok(())
     }
 
-    /// An error if what the command prints would be written into one of them, as by
-    /// `ubtrfs export IMAGE >> IMAGE`.
+    /// Returns an error if the standard output is one of the sources, as with `ubtrfs export IMAGE
+    /// >> IMAGE`.
     pub fn refuse_as_output(&self) -> Result<()> {
         match rustix::fs::fstat(stdout()) {
             Ok(found) if self.have(&found) => {
@@ -87,7 +89,8 @@ impl Sources {
         }
     }
 
-    /// An error if the standard input is one of them, which a command is to write to.
+    /// Returns an error if the standard input is one of the sources, which the command is to
+    /// change.
     pub fn refuse_as_input(&self) -> Result<()> {
         match rustix::fs::fstat(stdin()) {
             Ok(found) if self.have(&found) => {

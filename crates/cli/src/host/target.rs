@@ -1,5 +1,6 @@
-//! The target directory. Whatever names an image has, nothing is made or changed outside of it:
-//! every step is relative to an open directory, never follows a symbolic link, and never goes up.
+//! The target directory of a copy. Whatever names an image has, nothing is made or changed
+//! outside of it: every step is relative to an open directory, never follows a symbolic link, and
+//! never goes up.
 
 use std::fs::File;
 use std::io;
@@ -15,21 +16,21 @@ use ubtrfs_server::device_number;
 
 use crate::failure::{Failure, Result};
 
-/// Of a name that was to be one of a file which is there: others than root may not reach the file
-/// once its directory has its permissions.
+/// The problem with a file that should have been another name of an existing one: users other than
+/// root may not reach that file once its directory has its permissions.
 pub const NO_LINK: &str = "it is a file of its own, since the one that it is another name of can't be reached";
 
-/// The directory.
+/// A target directory.
 pub struct Target {
     root: Rc<HostDirectory>,
-    /// Those below it, of which a few are open.
+    /// The directories below it, of which a few are open.
     tree: HostTree,
     /// Whether owners can be kept.
     is_root: bool,
 }
 
 impl Target {
-    /// Makes the directory, or takes it if it is empty.
+    /// Makes the directory, or takes an existing one that is empty.
     pub fn prepare(path: &Path) -> Result<Self> {
         let failed = |error: &io::Error| Failure::about(path.display(), error);
         let is_new = match std::fs::create_dir(path) {
@@ -41,7 +42,7 @@ impl Target {
         if is_new {
             Made::Open(root.as_fd()).let_owner_fill().map_err(|error| failed(&error))?;
         }
-        // What is open: the path may lead elsewhere by now.
+        // The open directory is read, since the path may refer to something else by now.
         let mut entries = rustix::fs::Dir::read_from(&root).map_err(|error| failed(&error.into()))?;
         let is_own = |name: &[u8]| matches!(name, b"." | b"..");
         if entries.any(|entry| entry.map_or(true, |entry| !is_own(entry.file_name().to_bytes()))) {
@@ -58,35 +59,35 @@ impl Target {
         Ok(Self { root, tree, is_root: rustix::process::geteuid().is_root() })
     }
 
-    /// Makes a directory in it that was not there, as a target of its own.
+    /// Makes a new directory in it, as a target of its own.
     pub fn make_target(&self, name: &[u8]) -> io::Result<Self> {
         let root = self.descriptor(&self.root)?;
         make_directory(&root, name)?;
         Self::held(enter(&root, name)?)
     }
 
-    /// The directory itself.
+    /// Returns the directory itself.
     pub fn root(&self) -> &Rc<HostDirectory> {
         &self.root
     }
 
-    /// A directory in one of it, which must be there.
+    /// Enters an existing directory in `at`.
     pub fn enter(&self, at: &Rc<HostDirectory>, name: &[u8]) -> io::Result<Rc<HostDirectory>> {
         self.tree.enter(at, name, enter(&*self.descriptor(at)?, name)?)
     }
 
-    /// By what a directory is used. It may have to be opened again.
+    /// Returns the descriptor of a directory, which may have to be opened again.
     pub fn descriptor(&self, at: &Rc<HostDirectory>) -> io::Result<Rc<OwnedFd>> {
         self.tree.descriptor(at)
     }
 
-    /// Whether the user that runs this may give files to others.
+    /// Whether the user of this process may give files to other owners.
     pub fn keeps_owners(&self) -> bool {
         self.is_root
     }
 }
 
-/// Opens below a directory, through no symbolic link.
+/// Opens a path below a directory, without following symbolic links.
 fn open_below(at: BorrowedFd<'_>, path: &[u8], flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     Ok(rustix::fs::openat2(at, path, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, mode, resolve)?)
@@ -97,7 +98,7 @@ pub fn enter(at: &OwnedFd, name: &[u8]) -> io::Result<OwnedFd> {
     open_below(at.as_fd(), name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
 }
 
-/// Makes a directory for its owner alone, without what the one above hands down.
+/// Makes a directory that only its owner can access, without ACLs from the directory above.
 pub fn make_directory(at: &OwnedFd, name: &[u8]) -> io::Result<()> {
     rustix::fs::mkdirat(at, name, Mode::RWXU)?;
     let made = hold(at, name, FileType::Directory.as_raw_mode())?;
@@ -105,15 +106,15 @@ pub fn make_directory(at: &OwnedFd, name: &[u8]) -> io::Result<()> {
     made.permit(0o700)
 }
 
-/// Makes a directory as mkdir(2) does, with what the one above hands down. In any case its owner
-/// may fill it: if that is not to be so in the end, returns the permissions for then.
+/// Makes a directory as mkdir(2) does, with the ACLs that the directory above hands down. Its owner
+/// can create files in it in any case; if the final permissions don't allow that, returns them.
 pub fn make_directory_as(at: &OwnedFd, name: &[u8], mode: u32) -> io::Result<Option<u32>> {
     rustix::fs::mkdirat(at, name, Mode::from_raw_mode(mode))?;
     let made = hold(at, name, FileType::Directory.as_raw_mode())?;
     made.let_owner_fill()
 }
 
-/// Makes a file that was not there, for its owner alone.
+/// Makes a new file that only its owner can access.
 pub fn make_file(at: &OwnedFd, name: &[u8]) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
     open_below(at.as_fd(), name, flags, Mode::RUSR | Mode::WUSR).map(File::from)
@@ -132,8 +133,8 @@ pub fn make_node(at: &OwnedFd, name: &[u8], attributes: &Attributes, mode: u32) 
     Ok(rustix::fs::mknodat(at, name, kind, Mode::from_raw_mode(mode), device)?)
 }
 
-/// By what a file that was made is known again. Numbers of removed files come back, but not with
-/// the time at which the file was made.
+/// The identity of a file that was made, to recognise it later. Inode numbers of removed files are
+/// reused, but not with the same birth time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     device: (u32, u32),
@@ -149,8 +150,8 @@ impl Identity {
     }
 }
 
-/// Holds a file that was made under this name. An error if another one is there now: who owns the
-/// directory meanwhile may have put it there.
+/// Opens a file that was made under this name with `O_PATH`. Returns an error if the name now
+/// refers to another file, which the owner of the directory may have put there.
 pub fn hold_again(at: &OwnedFd, name: &[u8], known: Identity) -> io::Result<OwnedFd> {
     let node = open_below(at.as_fd(), name, OFlags::PATH, Mode::empty())?;
     if Identity::of(node.as_fd())? != known {
@@ -159,28 +160,30 @@ pub fn hold_again(at: &OwnedFd, name: &[u8], known: Identity) -> io::Result<Owne
     Ok(node)
 }
 
-/// Makes another name of a file that is held.
+/// Makes another name of an open file.
 pub fn make_link(file: &OwnedFd, at: &OwnedFd, name: &[u8]) -> io::Result<()> {
     Ok(rustix::fs::linkat(CWD, by_descriptor(file), at, name, AtFlags::SYMLINK_FOLLOW)?)
 }
 
-/// What a name refers to, if it exists.
+/// Returns the type of the file with a name, if it exists.
 pub fn type_of(at: &OwnedFd, name: &[u8]) -> Option<FileType> {
     let found = rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
     Some(FileType::from_raw_mode(found.st_mode))
 }
 
-/// A file that was made and needs its attributes: always by its descriptor, never by its name.
-/// Directories get the volume's owners during the copy, and such an owner may replace a file by a
-/// symbolic link.
+/// A file that was made and needs its attributes. They are set by its descriptor and never by its
+/// name, since directories get the volume's owners during the copy, and such an owner may replace a
+/// file by a symbolic link.
 pub enum Made<'a> {
-    /// It is open.
+    /// The file is open.
     Open(BorrowedFd<'a>),
-    /// It can't be opened for reading or writing: a descriptor that only refers to it (`O_PATH`).
+    /// The file can't be opened for reading or writing, so the descriptor only refers to it
+    /// (`O_PATH`).
     Held { node: OwnedFd, is_symlink: bool },
 }
 
-/// Holds what was just made under this name. An error if something of another type is there now.
+/// Opens a file that was just made under this name. Returns an error if the name now refers to a
+/// file of another type.
 pub fn hold<'a>(at: &OwnedFd, name: &[u8], mode: u32) -> io::Result<Made<'a>> {
     let node = open_below(at.as_fd(), name, OFlags::PATH, Mode::empty())?;
     let found = FileType::from_raw_mode(rustix::fs::fstat(&node)?.st_mode);
@@ -190,13 +193,13 @@ pub fn hold<'a>(at: &OwnedFd, name: &[u8], mode: u32) -> io::Result<Made<'a>> {
     Ok(Made::Held { node, is_symlink: found == FileType::Symlink })
 }
 
-/// A path to the file of a descriptor, for calls that accept no such descriptor.
+/// Returns a path to the file of a descriptor, for calls that don't accept such a descriptor.
 fn by_descriptor(node: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", node.as_raw_fd())
 }
 
 impl Made<'_> {
-    /// By what it is known again.
+    /// Returns the identity of the file.
     pub fn identity(&self) -> io::Result<Identity> {
         Identity::of(match self {
             Self::Open(file) => *file,
@@ -204,7 +207,7 @@ impl Made<'_> {
         })
     }
 
-    /// Gives it to owner and group.
+    /// Sets the owner and the group.
     pub fn own(&self, uid: u32, gid: u32) -> io::Result<()> {
         match self {
             Self::Open(file) => rustix::fs::fchown(file, owner(uid), group(gid))?,
@@ -215,7 +218,7 @@ impl Made<'_> {
         Ok(())
     }
 
-    /// Sets permissions; symbolic links have none.
+    /// Sets the permissions, except those of symbolic links, which have none.
     pub fn permit(&self, mode: u32) -> io::Result<()> {
         let mode = Mode::from_raw_mode(mode & 0o7777);
         match self {
@@ -226,8 +229,8 @@ impl Made<'_> {
         Ok(())
     }
 
-    /// Takes away ACLs, as those that it has from its directory (acl(5)), except for those of these
-    /// names.
+    /// Removes ACLs, such as those that the file has inherited from its directory (acl(5)), except
+    /// for those for whose names `is_kept` is true.
     pub fn drop_acls(&self, is_kept: impl Fn(&[u8]) -> bool) -> io::Result<()> {
         for name in [acl::ACCESS, acl::DEFAULT].into_iter().filter(|name| !is_kept(name)) {
             if self.has_xattr(name) {
@@ -249,8 +252,8 @@ impl Made<'_> {
         size.is_ok()
     }
 
-    /// Lets the owner fill a directory, whatever umask or ACL it was made under. Returns the
-    /// permissions that it had, if these were others.
+    /// Lets the owner create files in a directory, whatever umask or ACL it was made under. Returns
+    /// its previous permissions, if these were different.
     fn let_owner_fill(&self) -> io::Result<Option<u32>> {
         let found = match self {
             Self::Open(file) => rustix::fs::fstat(file)?,
@@ -286,7 +289,7 @@ impl Made<'_> {
     }
 }
 
-/// The times of an open directory, to be put back.
+/// Returns the times of an open directory, to be restored later.
 pub fn times(of: &OwnedFd) -> io::Result<Timestamps> {
     let stat = rustix::fs::fstat(of)?;
     let time = |sec, nsec: u64| Timespec { tv_sec: sec, tv_nsec: nsec as _ };
@@ -296,18 +299,18 @@ pub fn times(of: &OwnedFd) -> io::Result<Timestamps> {
     })
 }
 
-/// Puts back the times of a directory.
+/// Restores the times of a directory.
 pub fn set_times(of: &OwnedFd, times: &Timestamps) -> io::Result<()> {
     Ok(rustix::fs::futimens(of, times)?)
 }
 
 fn stamps(accessed: VolumeTime, modified: VolumeTime) -> Timestamps {
-    // A damaged time must not mean "now" or "leave it".
+    // A damaged time must not become a special value, which means "now" or "unchanged".
     let time = |time: VolumeTime| Timespec { tv_sec: time.sec as i64, tv_nsec: i64::from(time.nsec.min(999_999_999)) };
     Timestamps { last_access: time(accessed), last_modification: time(modified) }
 }
 
-/// `-1` would mean to leave it.
+/// Returns `None` for -1, which would mean "unchanged".
 fn owner(uid: u32) -> Option<rustix::fs::Uid> {
     (uid != u32::MAX).then(|| rustix::fs::Uid::from_raw(uid))
 }
@@ -316,7 +319,7 @@ fn group(gid: u32) -> Option<rustix::fs::Gid> {
     (gid != u32::MAX).then(|| rustix::fs::Gid::from_raw(gid))
 }
 
-/// A path from the top for a message, which is put together only there.
+/// A path from the top for a message. The path is assembled only when it is shown.
 pub struct Shown<'a>(pub &'a LinkedPath);
 
 impl std::fmt::Display for Shown<'_> {
@@ -325,7 +328,7 @@ impl std::fmt::Display for Shown<'_> {
     }
 }
 
-/// A path from the top, for people. Of a very long one the middle is left out.
+/// Returns a path from the top for people. The middle of a very long one is omitted.
 fn joined(path: &LinkedPath) -> String {
     const MAX: usize = 1000;
     let shown = crate::show::bytes(&path.below(b""));
@@ -345,7 +348,7 @@ fn joined(path: &LinkedPath) -> String {
     format!("{}…{}", &shown[..half(true)], &shown[half(false)..])
 }
 
-/// Whether an error means that nothing more can be made at all.
+/// Whether an error means that nothing more can be created at all.
 pub fn is_fatal(error: &io::Error) -> bool {
     use io::ErrorKind::{ReadOnlyFilesystem, StorageFull};
     matches!(error.kind(), StorageFull | ReadOnlyFilesystem | io::ErrorKind::QuotaExceeded)
@@ -375,11 +378,11 @@ mod tests {
         let root = target.descriptor(target.root()).unwrap();
         assert!(make_file(&root, b"up/x").is_err() && make_file(&root, b"up").is_err());
         assert!(enter(&root, b"up").is_err());
-        // What is there already is not taken for what was to be made.
+        // An existing directory is not accepted as a new target.
         assert!(target.make_target(b"up").is_err() && target.make_target(b"..").is_err());
         target.make_target(b"made").unwrap();
         assert!(target.make_target(b"made").is_err());
-        // Deeper than a path can be.
+        // Deeper than the limit of a path.
         let mut deep = Vec::new();
         for level in 0..40 {
             let at = enter_all(&target, &deep).unwrap();
@@ -391,7 +394,7 @@ mod tests {
         make_file(&target.descriptor(&at).unwrap(), b"bottom").unwrap();
     }
 
-    /// Its owner may let the path lead to another directory at any time.
+    /// Its owner may change what the path refers to at any time.
     #[test]
     fn what_was_found_empty_is_what_is_taken() {
         use std::os::unix::fs::MetadataExt;
@@ -436,7 +439,7 @@ mod tests {
         make_link(&hold_again(&at, b"link", known_link).unwrap(), &at, b"second link").unwrap();
         let number = |name: &str| std::os::unix::fs::MetadataExt::ino(&out.join(name).symlink_metadata().unwrap());
         assert_eq!((number("file"), number("link")), (number("second"), number("second link")));
-        // Gone by all its names, so that its number may be taken again.
+        // The file loses all its names, so that its inode number may be reused.
         drop(made);
         std::thread::sleep(std::time::Duration::from_millis(20));
         for name in ["file", "second"] {
@@ -466,7 +469,7 @@ mod tests {
         std::fs::remove_file(&before).unwrap();
         std::os::unix::fs::symlink(&victim, &before).unwrap();
         assert!(hold(&at, b"before", fifo).is_err());
-        // The same when it is held already.
+        // The same if the node is open already.
         make("after");
         let held = hold(&at, b"after", fifo).unwrap();
         std::fs::remove_file(&after).unwrap();

@@ -1,5 +1,5 @@
-//! The features that mkfs.btrfs has names for, in one table: what turns each on and off, since when
-//! kernels have it, and what it is called.
+//! The table of features that mkfs.btrfs has names for: how each is turned on and off, which
+//! kernels support it, and its names.
 
 use std::io::Write;
 
@@ -14,17 +14,17 @@ struct Feature {
     /// A shorter name.
     alias: Option<&'static str>,
     about: &'static str,
-    /// The first kernel that mounts it, and the first one without known faults of it.
+    /// The first kernel that mounts it, and the first one without known bugs in it.
     compat: &'static str,
     safe: Option<&'static str>,
-    /// The version of mkfs.btrfs that has it on since.
+    /// The version of mkfs.btrfs in which it became the default.
     default: Option<&'static str>,
     has: fn(&MkfsOptions) -> bool,
     /// Turns it on or off.
     set: fn(&mut MkfsOptions, bool),
 }
 
-/// In the order in which they are listed.
+/// The features, in the order in which they are listed.
 const FEATURES: [Feature; 10] = [
     Feature {
         name: "mixed-bg",
@@ -128,14 +128,14 @@ const FEATURES: [Feature; 10] = [
     },
 ];
 
-/// Names that mkfs.btrfs knows, and why no volume has them.
+/// Names that mkfs.btrfs knows, and why no volume gets these features.
 const REFUSED: [(&str, &str); 3] = [
     ("zoned", "ubtrfs does not write to zoned devices"),
     ("raid-stripe-tree", "ubtrfs does not write RAID stripe trees"),
     ("extent-tree-v2", "the format of extent-tree-v2 is not final, and kernels do not mount it"),
 ];
 
-/// Lists the features instead of making a volume.
+/// The word that lists the features instead of making a volume.
 const LIST: &str = "list-all";
 
 fn set_quotas(options: &mut MkfsOptions, quotas: Quotas, on: bool) {
@@ -146,12 +146,12 @@ fn set_quotas(options: &mut MkfsOptions, quotas: Quotas, on: bool) {
     }
 }
 
-/// Whether the words ask for a list of all features.
+/// Whether the words request a list of all features.
 pub fn asks_for_list(words: &[String]) -> bool {
     words.iter().any(|word| word == LIST)
 }
 
-/// Whether the words turn a feature on by one of its names, whatever comes behind.
+/// Whether the words turn a feature on by one of its names, even if a later word turns it off.
 pub fn ask_for(words: &[String], name: &str) -> bool {
     words.iter().any(|word| find(word).is_some_and(|feature| feature.name == name))
 }
@@ -160,12 +160,12 @@ fn find(name: &str) -> Option<&'static Feature> {
     FEATURES.iter().find(|feature| feature.name == name || feature.alias == Some(name))
 }
 
-/// What completions offer.
+/// Returns the words that completions offer.
 pub fn offered() -> Vec<&'static str> {
     FEATURES.iter().map(|feature| feature.name).chain([LIST]).collect()
 }
 
-/// Lists the features.
+/// Prints the list of features.
 pub fn list() -> Result<()> {
     let mut shown = Vec::new();
     let failed = |error: std::io::Error| Failure::output(&error);
@@ -183,7 +183,7 @@ pub fn list() -> Result<()> {
     output::say(String::from_utf8_lossy(&shown).trim_end())
 }
 
-/// Turns on and off what the words say, in their order.
+/// Turns features on and off as the words say, in their order.
 pub fn apply(words: &[String], options: &mut MkfsOptions) -> Result<()> {
     for word in words.iter().filter(|word| !word.is_empty()) {
         let (name, on) = word.strip_prefix('^').map_or((word.as_str(), true), |name| (name, false));
@@ -200,7 +200,7 @@ pub fn apply(words: &[String], options: &mut MkfsOptions) -> Result<()> {
     Ok(())
 }
 
-/// The names of the features that a volume has, separated by commas.
+/// Returns the names of the features that a volume has, separated by commas.
 pub fn names(options: &MkfsOptions) -> String {
     let has = FEATURES.iter().filter(|feature| (feature.has)(options));
     has.map(|feature| feature.name).collect::<Vec<_>>().join(", ")

@@ -1,5 +1,5 @@
-//! The ids of a new volume, and the time of its making: as they come, or such that the same input
-//! makes the same volume, byte for byte.
+//! The ids of a new volume, and its creation time: either random and current, or such that the same
+//! input makes the same volume, byte for byte.
 
 use std::fs::File;
 use std::io::Read;
@@ -17,23 +17,23 @@ use super::input::Input;
 use crate::args::Mkfs;
 use crate::failure::{Failure, Result};
 
-/// The time that <https://reproducible-builds.org/specs/source-date-epoch/> asks builds to take for
-/// that of now.
+/// The variable with the time that builds have to use as the current time, by
+/// <https://reproducible-builds.org/specs/source-date-epoch/>.
 const SOURCE_DATE_EPOCH: &str = "SOURCE_DATE_EPOCH";
 
-/// What does not depend on when and where a volume is made.
+/// The properties of a volume that are fixed by the user, rather than by where and when it is made.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Identity {
-    /// The time of the making.
+    /// The creation time.
     time: Option<Timespec>,
     fsid: Option<Uuid>,
-    /// Of a volume of one device.
+    /// The id of the device, for a volume of one device.
     device: Option<Uuid>,
 }
 
 impl Identity {
-    /// By the arguments and the environment. Without an id, what a volume is filled with gives it
-    /// one.
+    /// Takes the properties from the arguments and the environment. If the time is given and the id
+    /// is not, the id is derived from the input.
     pub fn new(arguments: &Mkfs, input: Option<&Input>, selection: &Selection) -> Result<Self> {
         let time = source_date_epoch()?.map(|sec| Timespec { sec, nsec: 0 });
         let fsid = match (arguments.uuid, time, input) {
@@ -48,12 +48,12 @@ impl Identity {
         Ok(Self { time, fsid, device })
     }
 
-    /// The latest time that a file has.
+    /// Returns the latest time that a file gets.
     pub fn time(self) -> Option<Timespec> {
         self.time
     }
 
-    /// Writes it into the options of the volume.
+    /// Sets the ids and the time in the options of the volume.
     pub fn apply(self, options: &mut MkfsOptions) {
         if let Some(fsid) = self.fsid {
             options.fsid = fsid;
@@ -72,16 +72,16 @@ impl Identity {
         }
     }
 
-    /// The same for what is made in the volume.
+    /// Returns the settings for what is made in the volume.
     pub fn reproducible(self) -> Option<Reproducible> {
         Some(Reproducible { time: self.time?, seed: self.fsid? })
     }
 }
 
-/// The time, in seconds since 1970, that stands for now.
+/// Returns the time, in seconds since 1970, that is used as the current time.
 pub fn source_date_epoch() -> Result<Option<u64>> {
     let Some(value) = std::env::var_os(SOURCE_DATE_EPOCH).filter(|value| !value.is_empty()) else { return Ok(None) };
-    // Beyond that no file system has times.
+    // No file system has later times.
     let seconds = value.to_str().and_then(|text| text.parse().ok()).filter(|seconds| *seconds < 1 << 60);
     let wrong = || {
         let value = value.display();
@@ -94,7 +94,7 @@ fn derived(from: Uuid, what: &str) -> Uuid {
     Uuid(uuid::Uuid::new_v5(&uuid::Uuid::from_bytes(from.0), what.as_bytes()).into_bytes())
 }
 
-/// An id that only the same input has.
+/// Returns an id that is derived from the input.
 fn id_of(input: &Input, time: Timespec, selection: &Selection) -> Result<Uuid> {
     let hash = match input {
         Input::Directory(path) => {
@@ -111,14 +111,14 @@ fn id_of(input: &Input, time: Timespec, selection: &Selection) -> Result<Uuid> {
             )));
         }
     };
-    // What comes into the volume depends on these, too; the hash of a directory is of what is
-    // selected.
+    // The content of the volume depends on the time and the selection, too. The hash of a directory
+    // already covers only what is selected.
     let selected = if let Input::Directory(_) = input { String::new() } else { format!("{selection:?}") };
     let chosen = format!("{} {selected}", time.sec);
     let hash = Sha256::new().chain_update(hash).chain_update(chosen).finalize();
     let mut id = [0; 16];
     id.copy_from_slice(&hash[..16]);
-    // Of the version that leaves the bits to those who make it.
+    // This UUID version leaves the bits to the application.
     Ok(Uuid(uuid::Builder::from_custom_bytes(id).into_uuid().into_bytes()))
 }
 

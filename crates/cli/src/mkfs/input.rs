@@ -1,4 +1,4 @@
-//! What a volume is filled with, and how large it is.
+//! The content of a new volume, and the size that it needs.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -17,7 +17,7 @@ use crate::failure::{Failure, Result};
 use crate::host::sources::Sources;
 use crate::show;
 
-/// What a volume is filled with.
+/// The source of the content of a new volume.
 #[derive(Debug)]
 pub enum Input {
     Directory(PathBuf),
@@ -27,7 +27,8 @@ pub enum Input {
 }
 
 impl Input {
-    /// What a path names. An image in the directory that it is made of would be copied into itself.
+    /// Returns the input at a path. Refuses images inside the directory that they are made from,
+    /// since they would be copied into themselves.
     pub fn new(path: &Path, platform: Option<&Platform>, images: &[PathBuf]) -> Result<Self> {
         let sources = Sources::of(images);
         if let Some(reference) = OciReference::parse(path) {
@@ -48,7 +49,7 @@ impl Input {
         if !found.is_dir() {
             sources.refuse(path)?;
             if found.is_file() {
-                // Before anything is overwritten.
+                // The input is checked before anything is overwritten.
                 check_beginning(open(path)?).map_err(|error| about(path, &error))?;
             }
             return Ok(Self::Archive(path.into()));
@@ -61,7 +62,7 @@ impl Input {
         Ok(Self::Directory(path.into()))
     }
 
-    /// Refuses what is said of the file systems of an archive, which has none.
+    /// Refuses a selection by file systems for an archive, which has none.
     pub fn check_selection(&self, selection: &Selection) -> Result<()> {
         if selection.one_file_system && !matches!(self, Self::Directory(_)) {
             let why = "--one-file-system is for directories, and --rootdir is an archive or an OCI image";
@@ -70,7 +71,7 @@ impl Input {
         Ok(())
     }
 
-    /// Refuses flags of what a directory has not.
+    /// Refuses inode flags for files that the directory does not have.
     pub fn check_flags(&self, flags: &[(PathBuf, u64)]) -> Result<()> {
         let Self::Directory(path) = self else { return Ok(()) };
         let is_missing = |(below, _): &&(PathBuf, u64)| std::fs::symlink_metadata(path.join(below)).is_err();
@@ -80,11 +81,11 @@ impl Input {
         })
     }
 
-    /// Refuses subvolumes of a directory that has no such directories. What an archive has is not
-    /// known before it is read.
+    /// Refuses subvolumes for directories that the input directory does not have. The contents of
+    /// an archive are not known before it is read.
     pub fn check_subvolumes(&self, subvolumes: &[NewSubvolume]) -> Result<()> {
         let Self::Directory(path) = self else { return Ok(()) };
-        // A link to a directory is none.
+        // A symbolic link to a directory does not count.
         let is_dir = |path: &Path| std::fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
         match subvolumes.iter().find(|subvolume| !is_dir(&path.join(&subvolume.path))) {
             Some(missing) => {
@@ -95,8 +96,8 @@ impl Input {
         }
     }
 
-    /// Bytes of a volume that has room for all of it and more: of what is not used, a file has
-    /// holes. `None` if nothing is known of it.
+    /// Returns the bytes of a volume that has more than enough room for the input: the unused part
+    /// of an image file is a hole. `None` if the size of the input is unknown.
     pub fn size_of_volume(&self, arguments: &Mkfs, selection: &Selection) -> Result<Option<u64>> {
         let copies = |profile: &Option<String>, default: u64| {
             profile.as_deref().and_then(Profile::of_name).map_or(default, Profile::copies)
@@ -119,7 +120,7 @@ impl Input {
             }
             Self::Stdin => return Ok(None),
         };
-        // Each file has some items, and each sector of data a checksum.
+        // The estimate: some items for each file, and a checksum for each sector of data.
         let metadata = files.saturating_mul(4096).saturating_add(data / 64);
         let bytes = data.saturating_mul(copies(&arguments.data, 1));
         let bytes = bytes.saturating_add(metadata.saturating_mul(copies(&arguments.metadata, 2)));
@@ -128,7 +129,7 @@ impl Input {
     }
 }
 
-/// Refuses images in the directory whose files they are to have.
+/// Refuses images that are inside the directory from which they are made.
 fn refuse_within(path: &Path, images: &[PathBuf]) -> Result<()> {
     for image in images {
         let above = image.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -146,13 +147,13 @@ fn open(path: &Path) -> Result<File> {
     File::open(path).map_err(|error| Failure::about(show::path(path), &error))
 }
 
-/// An error about an archive.
+/// Returns the failure for an error of an archive.
 fn about(path: &Path, error: &ubtrfs_image::Error) -> Failure {
     Failure::about(show::path(path), error)
 }
 
-/// Bytes of the files below a directory, in whole sectors and without holes, and the number of
-/// names. What has several names is counted once.
+/// Returns the bytes of the files below a directory, in whole sectors and without holes, and the
+/// number of names. A file with several names is counted once.
 fn sizes(path: &Path, selection: &Selection) -> Result<(u64, u64)> {
     let source = HostFiles { selection: selection.clone(), top: path.into(), ..HostFiles::default() };
     let tree = &source.tree;
@@ -163,7 +164,8 @@ fn sizes(path: &Path, selection: &Selection) -> Result<(u64, u64)> {
         let found = tree.glance(&file).map_err(failed)?;
         files += 1;
         match FileType::from_raw_mode(found.st_mode) {
-            // It may be something else by now, which has no entries to count.
+            // The directory may have been replaced meanwhile by a file, which has no entries to
+            // count.
             FileType::Directory if tree.open(&file).map_err(failed)?.file_type() == FileType::Directory => {
                 let children = source.children(&file).map_err(|error| Failure::of(&error))?;
                 left.extend(children.into_iter().map(|(_, file)| file));
@@ -171,7 +173,8 @@ fn sizes(path: &Path, selection: &Selection) -> Result<(u64, u64)> {
             FileType::RegularFile if found.st_nlink < 2 || met.insert((found.st_dev, found.st_ino)) => {
                 let (size, taken) = (found.st_size as u64, (found.st_blocks as u64).saturating_mul(512));
                 let bytes = if taken < size {
-                    // It has holes, or its file system needs less room for it than we do.
+                    // The file has holes, or its file system stores it in less space than btrfs
+                    // needs.
                     tree.open(&file).and_then(OpenFile::data_bytes).map_err(failed)?
                 } else {
                     size.next_multiple_of(4096)

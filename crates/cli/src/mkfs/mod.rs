@@ -1,4 +1,4 @@
-//! `ubtrfs mkfs`: a new volume on devices or in image files.
+//! `ubtrfs mkfs`: makes a new volume on devices or in image files.
 
 mod features;
 mod identity;
@@ -40,7 +40,7 @@ use crate::report::{self, Done};
 use crate::show;
 use crate::size::show_size;
 
-/// What was made, for programs.
+/// The result, for `--json`.
 #[derive(Serialize)]
 struct Made {
     device: Value,
@@ -48,9 +48,9 @@ struct Made {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     devices: Vec<MadeDevice>,
     id: String,
-    /// Of all devices.
+    /// The bytes of all devices.
     bytes: u64,
-    /// What it was filled with.
+    /// The counts of the content.
     #[serde(rename = "filled_with", skip_serializing_if = "Option::is_none")]
     done: Option<Done>,
 }
@@ -63,12 +63,12 @@ struct MadeDevice {
     bytes: u64,
 }
 
-/// As which program a volume is made.
+/// The program as which a volume is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Program {
     /// `ubtrfs mkfs`, or `mkfs.ubtrfs`.
     Ubtrfs,
-    /// `mkfs.btrfs`: what scripts and image builders expect of it.
+    /// `mkfs.btrfs`, with the behaviour that scripts and image builders expect.
     MkfsBtrfs,
 }
 
@@ -77,7 +77,7 @@ pub fn run(arguments: &args::Mkfs) -> Result<()> {
     make_as(Program::Ubtrfs, arguments)
 }
 
-/// The program as `mkfs.btrfs`.
+/// Runs the program as `mkfs.btrfs`.
 pub fn main_as_mkfs_btrfs() -> ExitCode {
     let arguments = match stand_in::parse() {
         Ok(arguments) => arguments,
@@ -106,7 +106,7 @@ fn make_as(program: Program, arguments: &args::Mkfs) -> Result<()> {
     if arguments.populate.reflink {
         return Err(Failure::new("--reflink: ubtrfs copies files' data; without it the volume has the same files"));
     }
-    // Errors in the options are reported before anything is touched; the sizes are checked again
+    // Errors in the options are reported before anything is changed; the sizes are checked again
     // below.
     let mut options = options(program, arguments)?;
     if !arguments.window.offset.is_multiple_of(ALIGNMENT as u64) {
@@ -144,18 +144,18 @@ fn make_as(program: Program, arguments: &args::Mkfs) -> Result<()> {
     report::say_shrunk(&volume.shrunk)
 }
 
-/// What each chunk holds, and its bytes.
+/// The type of each chunk, and its bytes.
 type Chunks = Vec<(BlockGroupFlags, u64)>;
 
-/// What was made.
+/// A volume that was made.
 struct Volume {
-    /// Bytes of its devices.
+    /// The bytes of its devices.
     sizes: Vec<u64>,
-    /// What each chunk holds, and its bytes.
+    /// The type of each chunk, and its bytes.
     chunks: Chunks,
-    /// What it was filled with.
+    /// The counts of the content.
     done: Option<Counts>,
-    /// Files that had become smaller when they were copied.
+    /// Files that had shrunk when they were copied.
     shrunk: Vec<PathBuf>,
 }
 
@@ -177,14 +177,15 @@ fn make(
         write(targets, &devices, options)?;
         return Ok(Volume { sizes, chunks, done: None, shrunk: Vec::new() });
     };
-    // It is a volume when it is full: what ends before leaves none, neither the old one.
+    // The superblocks are written when the volume is filled. If that fails before, the devices hold
+    // no volume, nor the old one.
     wipe_all_superblocks(&devices);
     let deferred: Vec<_> =
         devices.iter().map(|device| Arc::new(DeferredSuperblocks::new(Arc::clone(device)))).collect();
     let filled: Vec<_> = deferred.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect();
     write(targets, &filled, options)?;
     for (number, device) in devices.iter().enumerate() {
-        // That may take long.
+        // Filling the volume may take long.
         device.protect().map_err(|error| Failure::about(shown(targets, number), &error))?;
     }
     let population = Population { input, arguments, identity, selection, sizes: sizes.clone() };
@@ -195,7 +196,7 @@ fn make(
     for (number, _, bytes) in &cut {
         wipe_superblocks(&*filled[*number], *bytes);
     }
-    // Without the superblocks of the first one, a device is missing.
+    // The superblocks of the first device come last: without them a device is missing.
     for (number, device) in deferred.iter().enumerate().rev() {
         device.publish().map_err(|error| {
             wipe_all_superblocks(&devices);
@@ -209,7 +210,7 @@ fn make(
     Ok(Volume { sizes: now, chunks, done: Some(counts), shrunk })
 }
 
-/// Reports what was made.
+/// Reports the result.
 fn say(program: Program, arguments: &args::Mkfs, options: &MkfsOptions, volume: &Volume) -> Result<()> {
     let (paths, sizes) = (arguments.devices.as_slice(), volume.sizes.as_slice());
     let (fsid, bytes) = (options.fsid, sizes.iter().sum());
@@ -238,8 +239,9 @@ fn wipe_all_superblocks(devices: &[Arc<dyn Device>]) {
     }
 }
 
-/// Takes the superblocks away that are not in the first `end` bytes of the device, as well as it
-/// can: those of a volume that could not be filled, or behind the end of one that was shrunk.
+/// Removes, as far as possible, the superblocks that are not within the first `end` bytes of the
+/// device: those of a volume that could not be filled, or those after the end of one that was
+/// shrunk.
 fn wipe_superblocks(device: &dyn Device, end: u64) {
     let size = SUPERBLOCK_SIZE as u64;
     let goes = |at: &&Physical| at.0 + size > end && at.0 + size <= device.size();
@@ -252,7 +254,7 @@ fn wipe_superblocks(device: &dyn Device, end: u64) {
 
 fn options(program: Program, arguments: &args::Mkfs) -> Result<MkfsOptions> {
     let size = arguments.asked_size().unwrap_or_default();
-    // Offsets in files have a sign.
+    // Offsets in files are signed.
     if i64::try_from(size).is_err() {
         return Err(Failure::new(format!("{size} bytes are impossible: files and devices are smaller than 8 EiB")));
     }
@@ -271,12 +273,14 @@ fn options(program: Program, arguments: &args::Mkfs) -> Result<MkfsOptions> {
     options.mixed = arguments.mixed;
     apply_features(program, arguments, &mut options)?;
     if program == Program::MkfsBtrfs && options.mixed {
-        // The one that is left out is not that of the other, and two that differ are refused.
+        // In a mixed volume both profiles must be equal. As in mkfs.btrfs, one that is not given is
+        // single, even if the other is not, and two different ones are refused.
         options.data_profile.get_or_insert(Profile::Single);
         options.metadata_profile.get_or_insert(Profile::Single);
     }
-    // An ordinary user's volume is of no use to its maker if only root may make files in it. What
-    // it is filled with gives it another owner, and who makes it leaves no trace.
+    // An ordinary user could not use a volume in which only root may make files, so the user owns
+    // it. The input of a filled volume determines its owner instead, and the user who makes it
+    // leaves no trace.
     options.root_owner = match arguments.root_owner {
         Some(owner) => owner,
         None if program == Program::MkfsBtrfs || arguments.populate.rootdir.is_some() => (0, 0),
@@ -285,8 +289,8 @@ fn options(program: Program, arguments: &args::Mkfs) -> Result<MkfsOptions> {
     Ok(options)
 }
 
-/// Turns features on and off. Without what it rests on, a volume has no block-group tree, if it
-/// was not asked for.
+/// Turns features on and off. If the features that the block-group tree requires are off, and the
+/// user has not requested the tree, it is turned off, too.
 fn apply_features(program: Program, arguments: &args::Mkfs, options: &mut MkfsOptions) -> Result<()> {
     let words = [&arguments.runtime_features[..], &arguments.features].concat();
     options.block_group_tree = true;
@@ -332,8 +336,8 @@ fn profile(name: &str) -> Result<Profile> {
     })
 }
 
-/// Opens the devices of a volume that is possible; the options get their sizes. Returns its chunks,
-/// too, as they are before it is filled.
+/// Opens the devices, if the volume is possible, and sets their sizes in the options. Returns the
+/// devices, and the chunks of the empty volume.
 fn open(
     targets: &[Target<'_>],
     arguments: &args::Mkfs,
@@ -349,7 +353,7 @@ fn open(
     let more = sizes.iter().skip(1).map(|total_bytes| NewDevice { total_bytes: *total_bytes, uuid: random_uuid() });
     options.more_devices = more.collect();
     identity.apply(options);
-    // The request must be possible before a file changes.
+    // The layout is checked before a file changes.
     let chunks = layout(options).map_err(|error| refused(targets, &error))?.chunks;
     let mut devices = Vec::new();
     for device in opened {
@@ -359,8 +363,8 @@ fn open(
     Ok((devices, chunks))
 }
 
-/// Writes an empty volume. What fails leaves none of its own that would be larger than its image
-/// file; a volume that was there and has the same id stays.
+/// Writes an empty volume. If that fails, its superblocks are removed, since the volume may be
+/// larger than its image file. An older volume with the same id stays.
 fn write(targets: &[Target<'_>], devices: &[Arc<dyn Device>], options: &MkfsOptions) -> Result<()> {
     let of_volume: Vec<&dyn Device> = devices.iter().map(|device| &**device).collect();
     let has_id = |device: &Arc<dyn Device>| {
@@ -376,7 +380,7 @@ fn write(targets: &[Target<'_>], devices: &[Arc<dyn Device>], options: &MkfsOpti
     })
 }
 
-/// Why no volume can be made, about the device that is the reason for it.
+/// Returns the failure about a volume that can't be made, and the device that is the reason.
 fn refused(targets: &[Target<'_>], error: &MkfsError) -> Failure {
     let number = if let MkfsError::DeviceTooSmall { devid, .. } = error { *devid as usize - 1 } else { 0 };
     Failure::about(shown(targets, number), error)

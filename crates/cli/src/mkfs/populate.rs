@@ -1,4 +1,4 @@
-//! Filling a new volume with a directory or an archive, in one commit.
+//! Fills a new volume with a directory or an archive, in one commit.
 
 use std::fs::File;
 use std::io::Read;
@@ -22,39 +22,40 @@ use crate::failure::{Failure, Result};
 use crate::host::sources::Sources;
 use crate::report::Progress;
 
-/// The size of a volume that is shrunk in the end, if nothing is known of what comes into it.
+/// The size in bytes of a volume that is shrunk at the end, if the size of the input is unknown.
 const UNKNOWN: u64 = 1 << 40;
 
-/// How a volume is filled.
+/// The parameters of filling a volume.
 pub struct Population<'a> {
     pub input: &'a Input,
     pub arguments: &'a Mkfs,
     pub identity: Identity,
-    /// What of the input comes into it.
+    /// The selection of the input that is copied.
     pub selection: &'a Selection,
-    /// Bytes of the devices so far.
+    /// The bytes of the devices so far.
     pub sizes: Vec<u64>,
 }
 
-/// A volume that is full.
+/// A volume that has been filled.
 pub struct Populated {
-    /// Bytes of each device.
+    /// The bytes of each device.
     pub sizes: Vec<u64>,
-    /// What each chunk holds, and its bytes.
+    /// The type of each chunk, and its bytes.
     pub chunks: Vec<(BlockGroupFlags, u64)>,
     pub counts: Counts,
-    /// Files that had become smaller when they were copied.
+    /// Files that had shrunk when they were copied.
     pub shrunk: Vec<PathBuf>,
 }
 
 impl Population<'_> {
-    /// Bytes of a volume whose size nobody gives.
+    /// Returns the bytes of a volume for which no size is given.
     pub fn default_size(input: &Input, selection: &Selection, arguments: &Mkfs) -> Result<Option<u64>> {
         let known = input.size_of_volume(arguments, selection)?;
         Ok(known.or(arguments.populate.shrink.then_some(UNKNOWN)))
     }
 
-    /// The most bytes of a chunk: of a volume that is shrunk, the last ones are full in part.
+    /// Returns the largest size of a chunk in bytes, if the volume is shrunk at the end: its last
+    /// chunks are only partly used, so they must not be large.
     pub fn largest_chunk(arguments: &Mkfs, size: u64) -> Option<u64> {
         let size = if size == UNKNOWN { 1 << 30 } else { size };
         arguments.populate.shrink.then(|| (size / 64).clamp(8 * MIB, 1 << 30) / MIB * MIB)
@@ -90,7 +91,7 @@ impl Population<'_> {
         let subvolumes = MadeSubvolumes::new(fs, &editor, populate.subvolumes()).map_err(|error| about(&error))?;
         match self.input {
             Input::Directory(path) => {
-                // A hard link of the image may be anywhere.
+                // A hard link of the image may be anywhere in the directory.
                 let without = Sources::of(&self.arguments.devices).files().to_vec();
                 let (selection, top) = (self.selection.clone(), path.clone());
                 let latest = self.identity.time();
@@ -134,7 +135,7 @@ impl Population<'_> {
     }
 }
 
-/// What an error says, and what to do about it.
+/// Describes an error, and what to do about it.
 fn about(error: &Error) -> Failure {
     let remedy = ": give a larger --size";
     Failure::of(error).map_sentence(|sentence| if error.is_full() { sentence + remedy } else { sentence })

@@ -5,7 +5,8 @@ use clap::{Command, CommandFactory, FromArgMatches};
 
 use crate::args::{Mkfs, MkfsAlone, parse_compression_of_mkfs_btrfs};
 
-/// Short forms of options of mkfs.btrfs that are also those of options which it does not have.
+/// Abbreviations of options of mkfs.btrfs that would be ambiguous here, because of options that
+/// mkfs.btrfs does not have.
 const SHORT_FORMS: [(&str, &[&str]); 4] =
     [("rootdir", &["ro", "roo", "root"]), ("device_uuid", &["de"]), ("byte_count", &["b"]), ("metadata", &["me"])];
 
@@ -20,10 +21,10 @@ fn command() -> Command {
     command.mut_arg("compress", |option| option.value_parser(parse_compression_of_mkfs_btrfs))
 }
 
-/// The arguments of the process.
+/// Parses the arguments of the process.
 pub fn parse() -> Result<Mkfs, clap::Error> {
     let mut arguments = MkfsAlone::from_arg_matches(&command().try_get_matches()?)?.mkfs;
-    // To mkfs.btrfs it is none.
+    // In mkfs.btrfs a byte count of 0 means that none is given.
     arguments.byte_count = arguments.byte_count.filter(|bytes| *bytes > 0);
     Ok(arguments)
 }
@@ -34,7 +35,7 @@ mod tests {
 
     use super::*;
 
-    /// The options of mkfs.btrfs, what is said by each, and a value.
+    /// The options of mkfs.btrfs, each with the argument here that it sets, and a value.
     const OPTIONS: [(&str, &str, &str); 23] = [
         ("data", "data", "single"),
         ("metadata", "metadata", "single"),

@@ -1,4 +1,4 @@
-//! What `mkfs.btrfs` prints of a new volume, in the lines that scripts look for.
+//! The text that `mkfs.btrfs` prints about a new volume, in the lines that scripts parse.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::features;
 use crate::args::{Compression, Mkfs};
 use crate::size::Unit;
 
-/// Widths of the columns of a device's line.
+/// The widths of the columns in a device's line.
 const ID: usize = 5;
 const SIZE: usize = 10;
 
@@ -19,14 +19,14 @@ const SIZE: usize = 10;
 pub struct Summary<'a> {
     pub arguments: &'a Mkfs,
     pub options: &'a MkfsOptions,
-    /// Bytes of each device.
+    /// The bytes of each device.
     pub sizes: &'a [u64],
-    /// What each chunk holds, and its bytes.
+    /// The type of each chunk, and its bytes.
     pub chunks: &'a [(BlockGroupFlags, u64)],
 }
 
 impl Summary<'_> {
-    /// The lines, but for the last line break.
+    /// Returns the lines, without the last line break.
     pub fn lines(&self) -> String {
         let (arguments, options) = (self.arguments, self.options);
         let mut lines = vec![format!("mkfs.btrfs of ubtrfs {}", env!("CARGO_PKG_VERSION")), String::new()];
@@ -42,7 +42,7 @@ impl Summary<'_> {
             }
             for given in &populate.inode_flags {
                 let (_, flags) = given.value;
-                // Without copies on write there are no checksums, so it is not named, too.
+                // NODATACOW implies NODATASUM, so only the former is named.
                 let name = if flags & InodeFlags::NODATACOW == 0 { "NODATASUM" } else { "NODATACOW" };
                 say(&format!("  Inode flags ({name}):  "), &given.path);
             }
@@ -79,7 +79,7 @@ impl Summary<'_> {
         text
     }
 
-    /// The kinds of block groups with their profiles and bytes, data first.
+    /// Returns the types of block groups with their profiles and bytes, data first.
     fn groups(&self) -> Vec<(&'static str, &'static str, u64)> {
         let kinds = [
             ("Data", BlockGroupFlags::DATA),
@@ -98,8 +98,8 @@ impl Summary<'_> {
     }
 }
 
-/// What a volume is filled with, as a path from the top. An OCI image and the standard input are
-/// named otherwise.
+/// Returns the absolute path of the input. An OCI image and the standard input are returned as they
+/// are given.
 fn absolute(from: &Path) -> PathBuf {
     let real = if from.as_os_str() == "-" { None } else { from.canonicalize().ok() };
     real.unwrap_or_else(|| from.into())
@@ -113,8 +113,8 @@ fn device_line(id: u64, path: &Path, bytes: u64) -> String {
     format!("{id:>ID$}  {:>SIZE$}  {}", shown(bytes), path.display())
 }
 
-/// Whether the kernel says of a block device that it has no moving parts. Of partitions it says so
-/// of the whole device.
+/// Whether the kernel reports a block device as non-rotational. For a partition the whole device
+/// has that attribute.
 fn is_ssd(path: &Path) -> bool {
     use std::os::unix::fs::{FileTypeExt, MetadataExt};
     let Ok(found) = std::fs::metadata(path) else { return false };

@@ -1,4 +1,4 @@
-//! A device or image file that a new volume is made on.
+//! The device or image file on which a new volume is made.
 
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
@@ -22,35 +22,36 @@ use crate::other_contents::overwritten;
 #[derive(Debug)]
 pub struct Target<'a> {
     path: &'a Path,
-    /// Bytes of the volume on it, if they were asked for.
+    /// The bytes of the volume on it, if they were requested.
     size: Option<u64>,
     part: DevicePart,
     was_made: bool,
-    /// A larger image file keeps its size.
+    /// An image file that is larger than the volume keeps its size.
     keeps_size: bool,
-    /// What an image file was that was there, if it has another size now.
+    /// The previous state of an image file that existed, if its size has changed.
     before: Cell<Option<Before>>,
 }
 
-/// What an image file was.
+/// The previous state of an image file.
 #[derive(Clone, Copy, Debug)]
 struct Before {
     bytes: u64,
-    /// It has lost what was in it.
+    /// Its content was discarded.
     is_emptied: bool,
 }
 
-/// A target that nobody else has.
+/// A target that is opened exclusively.
 pub struct OpenTarget<'a> {
     target: &'a Target<'a>,
     device: Arc<dyn Device>,
     total_bytes: u64,
-    /// It has the size that it has.
+    /// Its size can't be changed.
     is_fixed: bool,
 }
 
 impl<'a> Target<'a> {
-    /// Makes the image file if there is none; `least`: the least bytes that a volume has.
+    /// Makes the image file if it does not exist. `least` is the smallest size of a volume in
+    /// bytes.
     pub fn prepare(path: &'a Path, arguments: &Mkfs, input: Option<(&Input, &Selection)>, least: u64) -> Result<Self> {
         let is_missing = !is_remote(path) && !path.exists();
         let size = match (arguments.asked_size(), input) {
@@ -83,13 +84,13 @@ impl<'a> Target<'a> {
         Ok(target)
     }
 
-    /// Its path or URI.
+    /// Returns its path or URI.
     pub fn path(&self) -> &Path {
         self.path
     }
 
-    /// Removes an image file that was made. One that was there has its old size again; if it was
-    /// to be filled, it takes no space of the host.
+    /// Removes an image file that was made here. One that existed gets its old size back; if it was
+    /// to be filled, it is a single hole.
     pub fn undo(&self) {
         if self.was_made {
             let _ = std::fs::remove_file(self.path);
@@ -101,7 +102,8 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// There is a volume on it now: a part of a larger file keeps the room that it has got.
+    /// Notes that the target holds a volume now: an image file of which the volume takes a part
+    /// keeps its new size.
     pub fn publish(&self) {
         self.before.set(self.before.get().filter(|before| before.is_emptied));
     }
@@ -114,7 +116,8 @@ impl<'a> Target<'a> {
         open_exclusively(self.path, OpenMode::ReadWrite, self.part)
     }
 
-    /// Opens it, if nothing is on it that somebody might miss, and decides how much of it is used.
+    /// Opens the target, unless it holds something that somebody might miss, and decides how many
+    /// bytes are used.
     pub fn open(&self, arguments: &Mkfs) -> Result<OpenTarget<'_>> {
         let (shown, part) = (self.path.display(), self.part);
         let device = self.open_device()?;
@@ -123,14 +126,14 @@ impl<'a> Target<'a> {
         let is_block = || std::fs::metadata(self.path).map(|found| found.file_type().is_block_device());
         let is_fixed = is_remote(self.path) || is_block().map_err(|error| self.failed(&error))?;
         let total_bytes = self.size.unwrap_or(room);
-        // Behind a part of an image all stays; a whole one ends where its volume does.
+        // What follows a part of an image stays, whereas a whole image ends with its volume.
         let part = if part.is_whole() { part } else { DevicePart { size: Some(total_bytes.min(room)), ..part } };
         if !arguments.force
             && let Some(found) = overwritten(self.path, &*device, part).map_err(|error| self.failed(&error))?
         {
             return Err(Failure::new(format!("{shown} holds {found}: -f overwrites it")));
         }
-        // With -b, only what is filled makes an image file larger.
+        // With -b an image file only grows if the volume is filled.
         let is_limit = is_fixed || self.keeps_size && arguments.populate.rootdir.is_none();
         if is_limit && part.start.saturating_add(total_bytes) > device.size() {
             return Err(Failure::new(format!("{shown} has only {} bytes", device.size())));
@@ -142,7 +145,8 @@ impl<'a> Target<'a> {
         Ok(OpenTarget { target: self, device, total_bytes, is_fixed })
     }
 
-    /// Discards what the volume takes of a block device, as well as it can. The rest stays.
+    /// Discards, as far as possible, the part of a block device that the volume takes. The rest
+    /// stays.
     pub fn discard(&self, device: &dyn Device, bytes: u64) {
         let is_block = std::fs::metadata(self.path).is_ok_and(|found| found.file_type().is_block_device());
         if is_block && let Err(error) = device.discard(Physical(0), bytes.min(device.size())) {
@@ -150,8 +154,8 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Ends an image file where its volume ends now, if it ended where the volume ended `before`:
-    /// else there is something else behind it.
+    /// Truncates an image file to the end of its volume, if it ended where the volume ended
+    /// `before`; otherwise something else follows the volume.
     pub fn cut(&self, before: u64, bytes: u64) -> Result<()> {
         if is_remote(self.path) {
             return Ok(());
@@ -170,13 +174,13 @@ impl<'a> Target<'a> {
 }
 
 impl OpenTarget<'_> {
-    /// Bytes of the volume on it.
+    /// Returns the bytes of the volume on it.
     pub fn total_bytes(&self) -> u64 {
         self.total_bytes
     }
 
-    /// The device, as large as the volume on it. `is_filled`: what a file had would be left in the
-    /// places that the volume does not use, so it goes.
+    /// Resizes the target to its volume, and returns it as a device. With `is_filled` the old
+    /// content is discarded, since it would remain where the volume writes nothing.
     pub fn resized(self, is_filled: bool) -> Result<Arc<dyn Device>> {
         let Self { target, mut device, total_bytes, is_fixed } = self;
         let part = target.part;
@@ -185,14 +189,14 @@ impl OpenTarget<'_> {
             end = end.max(device.size());
         }
         let is_emptied = is_filled && part.is_whole();
-        // Behind a part of an image there may be something else.
+        // Something else may follow the volume if that is in a part of the image.
         if !is_fixed && (is_emptied || end > device.size() || part.is_whole() && end < device.size()) {
             let file = OpenOptions::new().write(true).open(target.path);
             let file: File = file.map_err(|error| target.failed(&error))?;
             let bytes = file.metadata().map_err(|error| target.failed(&error))?.len();
             target.before.set(Some(Before { bytes, is_emptied: false }));
             let set_len = |bytes| file.set_len(bytes).map_err(|error| target.failed(&error));
-            // A size that no file can have there is refused while what it has is still in it.
+            // If no file can have this size there, that fails while the file still has its content.
             set_len(end)?;
             if is_emptied {
                 target.before.set(Some(Before { bytes, is_emptied }));
@@ -206,8 +210,8 @@ impl OpenTarget<'_> {
     }
 }
 
-/// Whether the size of an image file says nothing: it is too small for any volume, or it is made
-/// again and ends where its volume does.
+/// Whether the size of an image file does not determine that of the volume: it is too small for any
+/// volume, or it is made again and shrunk to its volume.
 fn has_no_size(path: &Path, arguments: &Mkfs, least: u64) -> bool {
     let is_shrunk_again = arguments.populate.shrink && arguments.force;
     let says_nothing = |found: std::fs::Metadata| found.is_file() && (is_shrunk_again || found.len() < least);

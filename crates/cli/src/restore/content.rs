@@ -1,5 +1,4 @@
-//! The content of one file: data where there is data, holes elsewhere, and as much as possible
-//! around what can't be read.
+//! Copies the content of one file: data, holes, and as much as possible around what can't be read.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -7,27 +6,27 @@ use std::os::unix::fs::FileExt;
 use ubtrfs::{Damage, Errno, Filesystem, InodeId};
 use ubtrfs_tree::sentence;
 
-/// Bytes that are read at once without errors; then the smaller pieces into which a failed read is
-/// split.
+/// How many bytes are read at a time: the first size is for reads without errors, and a failed read
+/// is repeated in pieces of the next smaller size.
 const PIECES: [u64; 3] = [1 << 20, 64 << 10, 4 << 10];
-/// After so many unreadable bytes in a row only samples are taken, at growing distances: a damaged
-/// or hostile map may say that there are exabytes.
+/// After so many consecutive unreadable bytes only samples are read, at growing distances: a
+/// damaged or hostile extent map may claim exabytes.
 const STRETCH: u64 = 64 << 20;
 
-/// What came of a copy.
+/// The result of a copy.
 #[derive(Default)]
 pub struct Outcome {
-    /// Bytes of data that were copied.
+    /// The bytes of data that were copied.
     pub copied: u64,
-    /// Bytes that were left as a hole because they can't be read.
+    /// The bytes that were left as a hole because they can't be read.
     pub lost: u64,
-    /// Why, of the first of them.
+    /// The error of the first of these.
     pub why: Option<String>,
-    /// Why the file ends with its last data instead.
+    /// Why the size could not be set, so that the file ends with its last data.
     pub size_error: Option<std::io::Error>,
 }
 
-/// Copies what can be read of a file of `size` bytes. Fails only if writing does.
+/// Copies what can be read of a file of `size` bytes. Returns an error only if a write fails.
 pub fn copy(fs: &Filesystem, damage: &Damage, id: InodeId, size: u64, to: &File) -> std::io::Result<Outcome> {
     let mut copy = Copy { fs, damage, id, to, outcome: Outcome::default(), lost_in_a_row: 0 };
     let mut at = 0;
@@ -51,7 +50,8 @@ struct Copy<'a> {
 }
 
 impl Copy<'_> {
-    /// The next data, looking further and further ahead where the map can't be read.
+    /// Returns the offset of the next data. Where the map can't be read, continues at growing
+    /// distances.
     fn seek_data(&mut self, from: u64, size: u64) -> Option<u64> {
         let mut at = from;
         let mut step = PIECES[2];
@@ -84,13 +84,14 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Copies a piece, or what of it can be read.
+    /// Copies a piece, or the parts of it that can be read.
     fn piece(&mut self, start: u64, end: u64, size: usize) -> std::io::Result<()> {
         let unverified = self.damage.unverified();
         let read = self.fs.files().read(self.id, start, (end - start) as usize);
         let smaller = PIECES.get(size + 1).copied();
         match (read, smaller) {
-            // Some checksum is lost: sector by sector the others are held against the data.
+            // A checksum is lost, so the data is read again sector by sector, to verify the sectors
+            // that have one.
             (Ok(data), None) => self.write(start, &data),
             (Ok(data), Some(_)) if self.damage.unverified() == unverified => self.write(start, &data),
             (_, Some(smaller)) => {
@@ -109,7 +110,7 @@ impl Copy<'_> {
         }
     }
 
-    /// Tries one sector far into an unreadable range; returns where to continue.
+    /// Reads one sector after a long unreadable range. Returns the offset at which to continue.
     fn sample(&mut self, at: u64, end: u64) -> u64 {
         let next = at.saturating_add(PIECES[2]).min(end);
         if self.fs.files().read(self.id, at, (next - at) as usize).is_ok() {

@@ -1,5 +1,5 @@
-//! Inodes to which no directory refers, because the entries are lost: they are found by their own
-//! items, and put where their names say, or under `lost+found`.
+//! Copies inodes that no directory refers to, because the entries are lost. They are found by their
+//! own items, and copied to the place that their names give, or to `lost+found`.
 
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
@@ -15,25 +15,25 @@ use super::way::Way;
 use crate::failure::{Failure, Result};
 use crate::host::target::{self, Shown};
 
-/// Inodes that are processed together.
+/// How many inodes are processed at a time.
 const BATCH: usize = 256;
-/// Directories whose ways are known at a time.
+/// How many directories are remembered with their ways.
 const MAX_WAYS: usize = 1 << 16;
-/// Names that are tried for an inode in `lost+found`.
+/// How many names are tried for an inode in `lost+found`.
 const MAX_NAMES: u32 = 1000;
 const LOST: &[u8] = b"lost+found";
 
-/// What became of an inode that was to be copied to a place.
+/// The result of copying an inode to a place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Placed {
-    /// It is there, or why it is not was noted.
+    /// It was copied, or the reason why not was noted.
     Yes,
     NameTaken,
-    /// A part of its path is taken, for example by a symbolic link in place of a directory.
+    /// A component of its path is something else, such as a symbolic link in place of a directory.
     NoWay,
 }
 
-/// What the items of an inode say of where it is: its directory, if it is known, and its name.
+/// The place of an inode by its own items: its directory, if that is known, and its name.
 pub struct Home {
     parent: Option<Ino>,
     name: Vec<u8>,
@@ -42,7 +42,7 @@ pub struct Home {
 impl Home {
     fn of(inode: &FoundInode) -> Self {
         match inode.names.first() {
-            // Hostile volumes have other names.
+            // A hostile volume may have names that no file can have.
             Some((parent, name)) if is_name(name) => Self { parent: Some(*parent), name: name.clone() },
             _ => Self::lost(inode.ino),
         }
@@ -52,7 +52,7 @@ impl Home {
         Self { parent: None, name: format!("inode-{ino}").into_bytes() }
     }
 
-    /// The place in `lost+found` where others are taken by something else.
+    /// Returns the place in `lost+found` for an inode whose first `taken` names are in use.
     fn lost_besides(ino: Ino, taken: u32) -> Self {
         if taken == 0 {
             return Self::lost(ino);
@@ -62,10 +62,11 @@ impl Home {
 }
 
 impl Walk<'_> {
-    /// Copies inodes that the walk has not found. They need not be missed by anybody: what is wrong
-    /// in a tree may have right checksums.
+    /// Copies inodes that the walk has not found. An intact check of the tree does not rule them
+    /// out: wrong contents may have correct checksums.
     pub fn lost_inodes(&mut self) -> Result<()> {
-        // Only below the root of the copied subvolume: the location of other subvolumes is unknown.
+        // Only those below the root of the copied subvolume, since the location of other subvolumes
+        // is unknown.
         let Some(subvolume) = self.subvolumes.first().copied() else { return Ok(()) };
         let mut from = Ino::ROOT_DIR;
         loop {
@@ -88,7 +89,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Where an inode of an old commit was; nothing if it was no longer there, or isn't wanted.
+    /// Returns the place of an inode of an old commit; `None` if it did not exist any more, or is
+    /// not wanted.
     pub fn home_of(&mut self, subvolume: TreeId, ino: Ino) -> Result<Option<Home>> {
         let found = self.source.fs.find_inodes(subvolume, ino, 1).map_err(|error| Failure::of(&error))?;
         let Some(inode) = found.into_iter().next().filter(|found| found.ino == ino && found.is_alive) else {
@@ -96,7 +98,7 @@ impl Walk<'_> {
         };
         let home = Home::of(&inode);
         let Some(wanted) = self.arguments.path.as_ref() else { return Ok(Some(home)) };
-        // Nothing is made to tell this.
+        // Finds the path without making a directory.
         let way = self.way_to(subvolume, home.parent).map_err(|error| Failure::about("/", &error))?;
         let path = way.path.join(home.name.clone());
         let mut names = path.names().into_iter();
@@ -104,7 +106,7 @@ impl Walk<'_> {
         Ok(wanted.all(|name| names.next() == Some(name)).then_some(home))
     }
 
-    /// Copies an inode to where it was, or under `lost+found` if that is taken.
+    /// Copies an inode to its place, or to `lost+found` if that is in use.
     pub fn place_at(&mut self, id: InodeId, home: &Home) -> Result<()> {
         self.place_or_lose(id, home, None, "its name is taken by something else")
     }
@@ -114,7 +116,7 @@ impl Walk<'_> {
         if !inode.is_alive || inode.ino == Ino::ROOT_DIR || self.seen.contains(id) {
             return Ok(());
         }
-        // A log may have removed it since the commit that has it.
+        // A log that came after the commit may have removed the inode.
         if self.source.fs.inodes().attributes(id).is_err_and(|error| error.errno() == Errno::NOENT) {
             return Ok(());
         }
@@ -122,13 +124,13 @@ impl Walk<'_> {
         self.place_or_lose(id, &Home::of(inode), Some(why), why)
     }
 
-    /// Copies an inode to where it was, or under `lost+found` if that is taken; with a problem that
-    /// is noted of it, in either case if there is one.
+    /// Copies an inode to its place, or to `lost+found` if that is in use. Notes the problem
+    /// `placed` in the first case, and `lost` in the second.
     fn place_or_lose(&mut self, id: InodeId, home: &Home, placed: Option<&str>, lost: &str) -> Result<()> {
         if home.parent.is_some() && self.place(id, home, placed)? == Placed::Yes {
             return Ok(());
         }
-        // What a former restore made of another volume may have such names.
+        // An earlier restore, from another volume, may have used such names.
         for taken in 0..MAX_NAMES {
             match self.place(id, &Home::lost_besides(id.ino, taken), Some(lost))? {
                 Placed::Yes => return Ok(()),
@@ -140,7 +142,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Copies an inode that the walk has not found, and notes a problem of it.
+    /// Copies an inode that the walk has not found, and notes a problem with it, if there is one.
     fn place(&mut self, id: InodeId, home: &Home, problem: Option<&str>) -> Result<Placed> {
         let name = &home.name;
         let way = match self.way_to(id.subvolume, home.parent) {
@@ -160,7 +162,7 @@ impl Walk<'_> {
         let is_directory =
             self.source.fs.inodes().attributes(id).is_ok_and(|attributes| attributes.file_type == FileType::Directory);
         let entered = match there {
-            // A directory that was made as a parent of another file is entered, not made.
+            // A directory that was made as the parent of another file is entered.
             Some(rustix::fs::FileType::Directory) if is_directory => self.seen.insert(id),
             Some(_) => return Ok(Placed::NameTaken),
             None => {
@@ -180,8 +182,8 @@ impl Walk<'_> {
         Ok(Placed::Yes)
     }
 
-    /// A directory, which is made if it is not there; one below `lost+found` if its names don't
-    /// lead to the top, or if none is known.
+    /// Returns the way to a directory, and makes it if it does not exist. If the names of its
+    /// parents don't reach the top, or are not known, it is below `lost+found`.
     fn way_to(&mut self, subvolume: TreeId, directory: Option<Ino>) -> std::io::Result<Way> {
         if self.ways.len() > MAX_WAYS {
             self.ways.clear();
@@ -198,7 +200,7 @@ impl Walk<'_> {
                     }
                     let found = self.source.fs.find_inodes(subvolume, ino, 1).unwrap_or_default();
                     let home = found.first().filter(|found| found.ino == ino).map(Home::of);
-                    // A damaged volume may have a loop of directories.
+                    // The directories of a damaged volume may form a loop.
                     let home = home.filter(|_| met.insert(ino)).unwrap_or_else(|| Home::lost(ino));
                     at = home.parent;
                     below.push((ino, home.name));
@@ -212,7 +214,7 @@ impl Walk<'_> {
         Ok(way)
     }
 
-    /// A directory in another one. It is made if it is not there.
+    /// Returns a directory in another one, and makes it if it does not exist.
     fn step(&self, above: &Way, name: &[u8]) -> std::io::Result<Way> {
         let path = above.path.join(name);
         let Some((at, target)) = above.at.as_ref().zip(self.target.as_ref()) else {

@@ -1,4 +1,4 @@
-//! `ubtrfs restore`: copies what can be read of a damaged volume, which is not written to.
+//! `ubtrfs restore`: copies what can be read of a damaged volume. Writes nothing to the volume.
 
 mod content;
 mod lost;
@@ -46,7 +46,7 @@ pub fn run(arguments: &args::Restore) -> Result<()> {
     let is_new = directory.as_ref().filter(|directory| !directory.exists());
     let done = copy(arguments, &devices, &reading.devices, directory.as_deref());
     if let (Err(_), Some(directory)) = (&done, is_new) {
-        // Nothing was copied, if it can be removed.
+        // The directory is removed if nothing was copied; otherwise the removal fails.
         let _ = std::fs::remove_dir(directory);
     }
     done
@@ -69,11 +69,11 @@ fn copy(
         None => walk.tree(source.fs.root()).and_then(|()| walk.lost_inodes()),
         Some(path) => copy_path(&mut walk, path.as_bytes()),
     };
-    // A request for a part implies that the rest is left out.
+    // If the user requests a part, the rest is left out on purpose.
     if arguments.path.is_none() && arguments.subvol.is_none() && arguments.subvolid.is_none() {
         walk.list_other_subvolumes();
     }
-    // Losses until then are reported even if nothing more can be written.
+    // The losses so far are reported even if nothing more can be written.
     let report = walk.finish();
     if arguments.json {
         json::print(&report.described())?;
@@ -96,7 +96,7 @@ fn copy_path(walk: &mut Walk<'_>, path: &[u8]) -> Result<()> {
     walk.single(name, id)
 }
 
-/// The devices, and the directory unless nothing will be made.
+/// Returns the devices, and the directory, unless nothing is to be made.
 fn places(arguments: &args::Restore) -> Result<(Vec<PathBuf>, Option<PathBuf>)> {
     let places = &arguments.places;
     if arguments.dry_run || arguments.list_commits {

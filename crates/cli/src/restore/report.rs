@@ -1,4 +1,4 @@
-//! What came of a restore.
+//! The report of a restore.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::problems::Problems;
 use crate::size::show_size;
 
-/// How much was copied.
+/// The counts of what was copied.
 #[derive(Default)]
 pub struct Copied {
     pub directories: u64,
@@ -17,14 +17,14 @@ pub struct Copied {
     pub bytes: u64,
     pub symlinks: u64,
     pub others: u64,
-    /// What was left out though nothing is wrong with it, and how often.
+    /// What was left out though it is not damaged, and how often.
     pub left_out: BTreeMap<String, u64>,
 }
 
-/// What was copied, and what was lost.
+/// The report: what was copied, and what was lost.
 pub struct Report {
     pub copied: Copied,
-    /// What nothing was copied of, though it is whole.
+    /// What was not copied at all, though it is not damaged.
     pub others: Vec<String>,
     pub problems: Problems,
     pub damage: Vec<String>,
@@ -61,7 +61,7 @@ impl Report {
         text
     }
 
-    /// The same for programs, with what was lost.
+    /// Returns the report for `--json`, with what was lost.
     pub fn described(&self) -> Value {
         let copied = &self.copied;
         json!({

@@ -1,4 +1,4 @@
-//! The volume that is copied: by the newest superblock or backup root that leads anywhere.
+//! The volume that is copied: opened by the newest usable superblock or backup root.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -17,13 +17,13 @@ use crate::failure::{Failure, Result};
 pub struct Source {
     pub volume: Arc<Volume>,
     pub fs: Arc<Filesystem>,
-    /// What of its trees could not be read so far.
+    /// The parts of its trees that could not be read so far.
     pub damage: Arc<Damage>,
-    /// Which of its states it is.
+    /// A description of the state that was opened.
     pub what: String,
 }
 
-/// The states that can be selected.
+/// Lists the states that can be selected.
 pub fn list(devices: &[Arc<dyn Device>]) -> Result<String> {
     let candidates = Volume::candidates(devices);
     if candidates.is_empty() {
@@ -41,7 +41,7 @@ pub fn list(devices: &[Arc<dyn Device>]) -> Result<String> {
     Ok(text)
 }
 
-/// A commit of which nothing is left.
+/// Returns the failure about a commit of which nothing is left.
 pub fn no_commit(device: &str, commit: u64) -> Failure {
     Failure::new(format!(
         "{device}: no superblock refers to commit {commit}, and its root is gone; 'ubtrfs history' lists those that are left"

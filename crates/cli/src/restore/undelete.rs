@@ -1,4 +1,4 @@
-//! `ubtrfs restore --undelete`: files of older commits that were removed or changed since.
+//! `ubtrfs restore --undelete`: copies files of older commits that were removed or changed since.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use crate::host::target::Target;
 use crate::output::say;
 use crate::trees::Trees;
 
-/// Files of one commit that are copied; more would not be found one by one any more.
+/// The most files that are copied of one commit; with more of them, nobody would find a single one.
 const MAX_FILES: usize = 1 << 20;
 
-/// Copies files that a newer commit doesn't have as an older one has them, into a directory for
-/// each commit. Without a commit that was chosen each one is compared with the next, so that every
-/// version is copied once.
+/// Copies files that a newer commit doesn't have in the same version as an older one, into a
+/// directory for each commit. If the user has not selected a commit, each one is compared with the
+/// next newer one, so that every version is copied once.
 pub fn run(
     arguments: &args::Restore,
     paths: &[PathBuf],
@@ -72,7 +72,8 @@ pub fn run(
     if is_entire { Ok(()) } else { Err(Failure::Said(1)) }
 }
 
-/// Copies what a commit has and a newer one hasn't, or has otherwise; nothing if there is none.
+/// Copies the files that a commit has, and a newer one doesn't have in the same version. Returns
+/// `None` if there are none.
 fn copy_changed(
     arguments: &args::Restore,
     older: &Source,
@@ -95,7 +96,8 @@ fn copy_changed(
         return Ok(None);
     }
     let generation = older.volume.superblock().generation;
-    // In the directory that was found empty, and through no link that somebody has put there since.
+    // The directory is made in the one that was found empty, and symbolic links that somebody has
+    // put there since are not followed.
     let name = format!("generation-{generation}");
     let place = target.map(|target| target.make_target(name.as_bytes())).transpose();
     let mut walk = Walk::new(older, arguments, place.map_err(|error| Failure::about(&name, &error))?);
@@ -108,12 +110,12 @@ fn copy_changed(
     Ok(Some(walk.finish()))
 }
 
-/// The inodes of files that the newer state doesn't have, or has with another size or time; and why
-/// there may be more.
+/// Returns the inodes of files that the newer state doesn't have, or has in another version; and
+/// the reason why there may be more of them.
 fn changed(older: &Source, newer: &Source, subvolume: TreeId) -> (Vec<Ino>, Option<String>) {
     let damage = Arc::new(Damage::default());
     let old_trees = Trees::passing_over(&older.volume, Arc::clone(&damage));
-    // Where the newer one can't be read, more counts as removed than was.
+    // Where the newer state can't be read, files count as removed that are not.
     let new_trees = Trees::passing_over(&newer.volume, Arc::default());
     let tree = |trees: &Trees| -> Option<Snapshot> {
         let item = trees.root_item(subvolume).ok()??;
@@ -154,7 +156,7 @@ fn changed(older: &Source, newer: &Source, subvolume: TreeId) -> (Vec<Ino>, Opti
     (files, problem.or(unread))
 }
 
-/// Whether a file that was there is gone, or has other content.
+/// Whether a file that existed was removed, or has changed.
 fn is_lost(old: &[u8], new: Option<&[u8]>) -> bool {
     let Ok(old) = InodeItem::parse(old) else { return false };
     if old.nlink == 0 || FileType::from_mode(old.mode) == FileType::Directory {

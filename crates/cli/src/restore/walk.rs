@@ -1,6 +1,6 @@
-//! The walk through the directories of the volume, and the copy of each entry. Memory is bounded by
-//! the depth of the tree, a bit for each inode that was found, and a name for each file whose other
-//! names have not been found yet. A path is put together for messages only.
+//! The walk through the directories of the volume, and the copy of each entry. The memory that it
+//! takes is bounded by the depth of the tree, a bit for each inode that was found, and a name for
+//! each file whose other names have not been found yet. Paths are assembled for messages only.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, Write as _};
@@ -23,23 +23,23 @@ use crate::host::target::{self, Identity, Made, Shown, Target, is_fatal};
 use crate::problems::Problems;
 use crate::trees::Trees;
 
-/// Entries that are listed at once.
+/// How many entries are listed at a time.
 const BATCH: usize = 64;
-/// Files of several names whose other names are waited for.
+/// How many files with several names are remembered until all their names have been found.
 const MAX_LINKED: usize = 1 << 20;
 
-/// Kinds of what is left out that are named.
+/// How many kinds of omissions are listed.
 const MAX_LEFT_OUT: usize = 100;
 
-/// Subvolumes that are named though nothing of them is copied.
+/// How many subvolumes are listed of which nothing is copied.
 const MAX_OTHERS: usize = 20;
 
-/// A set of inodes: a bit for each, in words of neighbours.
+/// A set of inodes: a bit for each, in words for neighbouring numbers.
 #[derive(Default)]
 pub struct InodeSet(HashMap<(TreeId, u64), u64>);
 
 impl InodeSet {
-    /// Adds an inode; false if it was there.
+    /// Adds an inode. Returns false if the set contained it.
     pub fn insert(&mut self, id: InodeId) -> bool {
         let bit = 1 << (id.ino.0 % 64);
         let word = self.0.entry((id.subvolume, id.ino.0 / 64)).or_default();
@@ -53,7 +53,7 @@ impl InodeSet {
     }
 }
 
-/// A directory of the current path, and where it is copied to.
+/// A directory of the current path, and the directory that it is copied to.
 struct Level {
     id: InodeId,
     to: Way,
@@ -62,13 +62,13 @@ struct Level {
     is_listed: bool,
 }
 
-/// What was made of an inode with several names. No descriptor is held for it, since there may be
-/// many.
+/// The copy of an inode that has several names. It holds no descriptor, since there may be many
+/// such inodes.
 struct First {
     at: Rc<HostDirectory>,
     name: Vec<u8>,
     known: Identity,
-    /// How many of the names have not come yet.
+    /// How many of the names have not been found yet.
     left: u32,
 }
 
@@ -82,14 +82,14 @@ pub struct Walk<'a> {
     pub(super) seen: InodeSet,
     /// Files with several names.
     linked: HashMap<InodeId, First>,
-    /// Where directories of lost files are.
+    /// The ways to the directories of lost files.
     pub(super) ways: HashMap<Ino, Way>,
     snapshots: Vec<TreeId>,
-    /// Subvolumes that something was copied of.
+    /// The subvolumes of which something was copied.
     pub(super) subvolumes: Vec<TreeId>,
-    /// Snapshots that were met and left out.
+    /// The snapshots that were found and left out.
     met: HashSet<TreeId>,
-    /// What was never met, in words.
+    /// Descriptions of what the walk did not find.
     others: Vec<String>,
 }
 
@@ -124,7 +124,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Copies a directory with all below it to the target itself.
+    /// Copies a directory, with everything below it, to the target itself.
     pub fn tree(&mut self, id: InodeId) -> Result<()> {
         self.seen.insert(id);
         self.subvolumes.push(id.subvolume);
@@ -139,12 +139,12 @@ impl<'a> Walk<'a> {
         self.entry(&top, name, id).map(|_| ())
     }
 
-    /// The directory that is copied to.
+    /// Returns the target directory.
     pub(super) fn top(&self) -> Way {
         Way { path: LinkedPath::new(""), at: self.target.as_ref().map(|target| Rc::clone(target.root())) }
     }
 
-    /// Copies what is in a directory that has been made, and in the end its attributes.
+    /// Copies the contents of a directory that has been made, and at the end its attributes.
     pub(super) fn below(&mut self, to: &Way, id: InodeId) -> Result<()> {
         let level = |id, to: &Way| {
             let (after, batch, is_listed) = (DirIndex(0), VecDeque::new(), false);
@@ -212,7 +212,7 @@ impl<'a> Walk<'a> {
         *left_out.entry(if is_one_more { "others".into() } else { what }).or_default() += 1;
     }
 
-    /// A directory that was made in another one.
+    /// Enters a directory that was made in another one.
     pub(super) fn enter(&self, above: &Way, name: &[u8]) -> Result<Way> {
         let entered = above.at.as_ref().zip(self.target.as_ref()).map(|(at, target)| target.enter(at, name));
         let path = above.path.join(name);
@@ -237,7 +237,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Makes the file of an entry. True if it is a directory whose content is to be copied next.
+    /// Copies an entry. Returns true if it is a directory whose contents are to be copied next.
     pub(super) fn entry(&mut self, to: &Way, name: &[u8], id: InodeId) -> Result<bool> {
         let path = to.path.join(name);
         let shown = &Shown(&path);
@@ -257,12 +257,12 @@ impl<'a> Walk<'a> {
             }
         };
         if self.arguments.verbose {
-            // This holds whether or not that is read.
+            // The copy goes on even if nobody reads this.
             let _ = writeln!(io::stdout(), "{shown}");
         }
         let is_directory = attributes.file_type == FileType::Directory;
         if is_directory && !self.seen.insert(id) {
-            // The stand-ins of subvolumes that are elsewhere are many with one number.
+            // The directories that stand for nested subvolumes in a snapshot all have this number.
             if id.ino != Ino(2) {
                 self.problems.add(shown, "the directory is elsewhere, too");
                 return Ok(false);
@@ -297,7 +297,7 @@ impl<'a> Walk<'a> {
         let Some(at) = self.target.as_ref().map(|target| target.descriptor(dir)).transpose()? else { return Ok(()) };
         let at = &*at;
         if attributes.file_type == FileType::Directory {
-            // It is given its attributes when all is in it.
+            // The directory gets its attributes when it is complete.
             target::make_directory(at, name)?;
             self.count(attributes, 0);
             return Ok(());
@@ -355,8 +355,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Makes a name of a file that is there already under another one. False if there is none, or
-    /// none that can be reached.
+    /// Makes another name of a file that was copied before. Returns false if no name of the file
+    /// was copied, or none can be reached.
     fn link(&mut self, at: &OwnedFd, name: &[u8], id: InodeId, shown: &Shown<'_>) -> io::Result<bool> {
         let (Some(first), Some(target)) = (self.linked.get_mut(&id), &self.target) else {
             return Ok(false);
@@ -393,8 +393,8 @@ impl<'a> Walk<'a> {
         self.target.as_ref().is_some_and(Target::keeps_owners)
     }
 
-    /// Gives owner, permissions, xattrs and times. What the user or the file system there doesn't
-    /// allow is left out.
+    /// Sets the owner, permissions, extended attributes and times. What the user or the file system
+    /// does not allow is left out.
     fn dress(&mut self, made: &Made<'_>, attributes: &Attributes, shown: &Shown<'_>) {
         let fs = &self.source.fs;
         if self.keeps_owners() {
@@ -404,17 +404,17 @@ impl<'a> Walk<'a> {
         } else if attributes.uid != rustix::process::geteuid().as_raw() {
             self.leave_out("owners, which only root can give".into());
         }
-        // A file that now has another owner than before must not run with that owner's rights.
+        // A file that gets another owner than before must not run with the rights of that owner.
         let mode = if self.keeps_owners() { attributes.mode } else { attributes.mode & 0o1777 };
         let names = fs.inodes().list_xattrs(attributes.id).unwrap_or_else(|error| {
             self.problems.add(shown, format!("extended attributes: {}", sentence(&error)));
             Vec::new()
         });
-        // While it may be written to, as attributes of users need. ACLs, which permissions would
-        // change, come after those.
+        // Attributes of users can only be set while the file is writable, so they come before the
+        // permissions. The permissions would change ACLs, which therefore come last.
         let (after, before): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| name.starts_with(b"system."));
         self.set_xattrs(made, attributes.id, &before, shown);
-        // What it has from its directory would be added to what it had.
+        // ACLs that the file has inherited from its directory would be added to its own.
         if let Err(error) = made.drop_acls(|name| after.iter().any(|of| of == name)) {
             self.leave_out(format!("the removal of inherited ACLs: {}", sentence(&error)));
         }

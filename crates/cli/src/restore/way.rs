@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use ubtrfs_image::{HostDirectory, LinkedPath};
 
-/// A directory that is copied to, unless nothing is made.
+/// A directory that is copied to. It has no descriptor if nothing is to be made.
 #[derive(Clone)]
 pub struct Way {
     pub path: LinkedPath,

@@ -12,9 +12,9 @@ use crate::place::Opening;
 use crate::show;
 use crate::volume_at::{Named, VolumeAt, open};
 
-/// Directories above a file: in more than that only damaged volumes have one.
+/// The most directories above a file: only damaged volumes have more.
 const MAX: usize = 4096;
-/// Bytes of paths that are remembered.
+/// The most bytes of paths that are remembered.
 const MAX_REMEMBERED: usize = 8 << 20;
 
 /// `ubtrfs subvolume find-new`
@@ -26,7 +26,7 @@ pub fn run(arguments: &FindNew) -> Result<()> {
     let mut out = io::BufWriter::new(io::stdout().lock());
     let mut paths = Paths { volume: &*volume, subvolume: id, remembered: HashMap::new(), bytes: 0 };
     let is_terminal = io::stdout().is_terminal();
-    // Read before the search, so that nothing is new later and older than it.
+    // The generation is read before the search, so that the next search misses no change.
     let marker = generation(&*volume, id)?;
 
     let mut failed = None;
@@ -46,7 +46,7 @@ pub fn run(arguments: &FindNew) -> Result<()> {
             if shown.as_ref().is_none_or(|(shown, _)| *shown != ino) {
                 shown = Some((ino, paths.of(ino)?));
             }
-            // What was deleted while it was open has no name.
+            // A file that was deleted while it was open has no name.
             let Some((_, Some(path))) = &shown else { return Ok(()) };
             let path = if is_terminal { show::bytes(path).into_bytes() } else { path.clone() };
             let line = [line(item.key, &extent).as_bytes(), &path, b"\n"].concat();
@@ -60,7 +60,7 @@ pub fn run(arguments: &FindNew) -> Result<()> {
     written.map_err(|error| Failure::output(&error))
 }
 
-/// A line, up to the path.
+/// Returns a line without the path.
 fn line(key: Key, extent: &FileExtent<'_>) -> String {
     let (disk_start, offset, is_prealloc, is_inline) = match extent.kind {
         FileExtentKind::Inline(_) => (Logical(0), 0, false, true),
@@ -80,7 +80,7 @@ fn line(key: Key, extent: &FileExtent<'_>) -> String {
     )
 }
 
-/// The commit that last changed a subvolume.
+/// Returns the generation in which a subvolume was last changed.
 fn generation(volume: &dyn VolumeAt, id: TreeId) -> Result<Generation> {
     let key = |offset| Key::new(id.0, ItemType::ROOT_ITEM, offset);
     let items = volume.search(TreeId::ROOT, key(0), key(u64::MAX))?;
@@ -88,18 +88,18 @@ fn generation(volume: &dyn VolumeAt, id: TreeId) -> Result<Generation> {
     generations.max().ok_or_else(|| Failure::new(format!("subvolume {id} is no more")))
 }
 
-/// Paths of inodes, by the first name of each.
+/// The paths of inodes, by the first name of each.
 struct Paths<'a> {
     volume: &'a dyn VolumeAt,
     subvolume: TreeId,
-    /// Those of directories.
+    /// The paths of directories.
     remembered: HashMap<Ino, Vec<u8>>,
-    /// Bytes that these take.
+    /// The bytes of these paths.
     bytes: usize,
 }
 
 impl Paths<'_> {
-    /// The path from the root of the subvolume; `None` if there is no name.
+    /// Returns the path from the root of the subvolume; `None` if the inode has no name.
     fn of(&mut self, ino: Ino) -> Result<Option<Vec<u8>>> {
         let Some((mut at, name)) = self.name(ino)? else { return Ok(None) };
         let directory = at;
@@ -134,7 +134,7 @@ impl Paths<'_> {
         Ok(Some(path))
     }
 
-    /// The first name of an inode, with its directory.
+    /// Returns the first name of an inode, with its directory.
     fn name(&self, ino: Ino) -> Result<Option<(Ino, Vec<u8>)>> {
         let key = |offset| Key::new(ino.0, ItemType::INODE_REF, offset);
         let mut found = None;

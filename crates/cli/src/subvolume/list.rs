@@ -59,7 +59,7 @@ fn compare(keys: &[SortKey], one: &Listed, other: &Listed) -> Ordering {
     keys.iter().map(by).find(|order| order.is_ne()).unwrap_or_else(|| one.id.cmp(&other.id))
 }
 
-/// The columns: their names and their values.
+/// Returns the columns: their names and their values.
 fn columns(arguments: &List, listed: &Listed) -> Vec<(&'static str, String)> {
     let item = &listed.item;
     let parent = || listed.parent().unwrap_or(TreeId(0)).to_string();
@@ -95,7 +95,8 @@ fn lines(arguments: &List, shown: &[&Listed]) -> String {
     text
 }
 
-/// A table as btrfs(8) prints it: a tab after each heading, and one more below the widest.
+/// Returns a table as btrfs(8) prints it: with a tab after each heading, and one more after the
+/// widest value.
 fn table(arguments: &List, shown: &[&Listed]) -> String {
     let rows: Vec<_> = shown.iter().map(|listed| columns(arguments, listed)).collect();
     let Some(first) = rows.first() else { return String::new() };
@@ -110,7 +111,7 @@ fn table(arguments: &List, shown: &[&Listed]) -> String {
     text
 }
 
-/// Where a subvolume is, for people.
+/// Returns the path of a subvolume, for people.
 pub fn path(listed: &Listed) -> String {
     match &listed.path {
         Some(path) => show::bytes(path),
@@ -119,17 +120,17 @@ pub fn path(listed: &Listed) -> String {
     }
 }
 
-/// An id; a dash for none.
+/// Returns an id, or a dash if there is none.
 pub fn uuid(uuid: Uuid) -> String {
     if uuid == Uuid::NIL { "-".into() } else { uuid.to_string() }
 }
 
-/// A time without fractions of the second.
+/// Returns a time without fractions of the second.
 fn seconds(time: Timespec) -> String {
     show::time(time).chars().take(19).collect()
 }
 
-/// A subvolume, for programs.
+/// Describes a subvolume, for programs.
 pub fn described(listed: &Listed) -> Value {
     let id = |uuid: Uuid| (uuid != Uuid::NIL).then(|| uuid.to_string());
     json!({
@@ -148,7 +149,7 @@ pub fn described(listed: &Listed) -> Value {
     })
 }
 
-/// A time with its zone; a dash for none.
+/// Returns a time with its zone, or a dash if there is none.
 pub fn zoned(time: Timespec) -> String {
     if time.sec == 0 { "-".into() } else { format!("{} +0000", seconds(time)) }
 }

@@ -118,7 +118,7 @@ fn sync(arguments: &SyncDeleted) -> Result<()> {
     })
 }
 
-/// Only such subvolumes are left as the mount does not drop.
+/// Returns the failure about subvolumes that the mount does not drop, if only such are left.
 fn undropped(left: &[TreeId]) -> Failure {
     let ids: Vec<_> = left.iter().map(TreeId::to_string).collect();
     Failure::new(format!(

@@ -1,4 +1,4 @@
-//! `ubtrfs property`: whether a subvolume is read-only.
+//! `ubtrfs property`: shows or sets whether a subvolume is read-only.
 
 use crate::args::subvolume::{Property, PropertyCommand, PropertyGet, PropertyName, PropertySet};
 use crate::failure::{Failure, Result};

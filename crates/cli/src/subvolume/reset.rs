@@ -1,4 +1,4 @@
-//! `ubtrfs subvolume reset`: a subvolume becomes what a snapshot is.
+//! `ubtrfs subvolume reset`: replaces a subvolume by a snapshot.
 
 use crate::args::subvolume::Reset;
 use crate::failure::Result;

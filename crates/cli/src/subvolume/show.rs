@@ -1,4 +1,4 @@
-//! `ubtrfs subvolume show`, `get-default`.
+//! `ubtrfs subvolume show` and `get-default`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ use crate::show;
 use crate::volume_at::table::{Listed, default_subvolume, subvolumes};
 use crate::volume_at::{Named, open};
 
-/// Where values begin, in letters after the first tab.
+/// The column at which values begin, in characters after the first tab.
 const COLUMN: usize = 24;
 
 /// `ubtrfs subvolume show`
