@@ -1,6 +1,6 @@
 //! Entries of tar archives, byte by byte, in the forms that programs have written over the years.
 
-/// Whose form a header has.
+/// The format of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     V7,
@@ -11,7 +11,7 @@ pub enum Style {
     Star,
 }
 
-/// An entry, to be written.
+/// An entry that is to be written.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub style: Style,
@@ -50,7 +50,7 @@ impl Entry {
         Self { content: content.into(), ..Self::new(style, name, b'0') }
     }
 
-    /// A hard link, or a symbolic one.
+    /// Returns a hard link or a symbolic link.
     pub fn link(style: Style, name: &str, kind: u8, target: &str) -> Self {
         Self { target: target.into(), ..Self::new(style, name, kind) }
     }
@@ -60,7 +60,7 @@ impl Entry {
         self
     }
 
-    /// The entry with what comes before its header, and its data.
+    /// Returns the bytes of the entry: the records before its header, the header, and its data.
     pub fn bytes(&self) -> Vec<u8> {
         let mut records = self.records.clone();
         let mut before = Vec::new();
@@ -121,7 +121,7 @@ impl Entry {
         if self.style != Style::V7 {
             self.number(&mut header[329..337], i64::from(self.device.0));
             self.number(&mut header[337..345], i64::from(self.device.1));
-            // The names of the owners, which count for nothing by --numeric-owner.
+            // The names of the owners, which --numeric-owner ignores.
             put(&mut header, 265, b"nobody", 32);
             put(&mut header, 297, b"nogroup", 32);
         }
@@ -153,21 +153,21 @@ impl Entry {
     }
 }
 
-/// A record of pax.
+/// Returns a record of pax.
 pub fn record(key: &str, value: &[u8]) -> Vec<u8> {
     let rest = key.len() + value.len() + 3;
     let len = (1..8).map(|digits| rest + digits).find(|len| len.to_string().len() + rest == *len).unwrap();
     [format!("{len} {key}=").as_bytes(), value, b"\n"].concat()
 }
 
-/// Writes the sum of a header into it.
+/// Sets the checksum of a header.
 pub fn sum_up(header: &mut [u8]) {
     header[148..156].fill(b' ');
     let sum: u32 = header[..512].iter().map(|byte| u32::from(*byte)).sum();
     header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
 }
 
-/// An archive of these entries.
+/// Returns an archive of these entries.
 pub fn archive_of(entries: &[Entry]) -> Vec<u8> {
     let mut bytes: Vec<u8> = entries.iter().flat_map(Entry::bytes).collect();
     bytes.resize(bytes.len() + 1024, 0);

@@ -1,4 +1,4 @@
-//! Tar archives into images and out of them.
+//! Tests of importing and exporting tar archives.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,7 +15,7 @@ use ubtrfs_testkit::scratch::scratch_dir;
 use crate::editing::{difference, is_clean, listing, make_tree, quiet, with_input};
 use crate::{fails, new_volume, success, ubtrfs};
 
-/// An archive of these entries: a name, a type, the target of a link, and content.
+/// Returns an archive of these entries: a name, a type, the target of a link, and content.
 pub fn archive(entries: &[(&str, EntryType, &str, &[u8])]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (name, kind, target, content) in entries {
@@ -37,7 +37,7 @@ pub fn archive(entries: &[(&str, EntryType, &str, &[u8])]) -> Vec<u8> {
     bytes
 }
 
-/// Imports layers of an OCI image, the lowest first; `dir` keeps them.
+/// Imports layers of an OCI image, the lowest first. Their archives are stored in `dir`.
 pub fn import_layers(dir: &Path, place: &str, layers: &[Vec<u8>]) {
     let path = |number: usize| dir.join(format!("{number}.tar")).to_str().unwrap().to_owned();
     let paths: Vec<String> = (0..layers.len()).map(path).collect();
@@ -48,14 +48,14 @@ pub fn import_layers(dir: &Path, place: &str, layers: &[Vec<u8>]) {
     quiet(&[&["import", "--oci-layer", place], &paths[..]].concat());
 }
 
-/// Runs a program that must succeed.
+/// Runs a program, which must succeed.
 #[track_caller]
 pub fn run(program: &str, arguments: &[&str]) {
     let output = Command::new(program).args(arguments).output().unwrap();
     assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A reader of the archive would make files elsewhere.
+/// Such names would let a reader of the archive make files elsewhere.
 #[test]
 fn names_that_no_file_can_have_are_not_exported() {
     let dir = scratch_dir();
@@ -100,7 +100,7 @@ fn a_tree_is_the_same_after_tar_import_export_and_tar() {
     fs::create_dir(dir.path().join("back")).unwrap();
     run("tar", &["--xattrs", "--xattrs-include=*", "-C", &words("back"), "-xpf", &words("out.tar")]);
     assert_eq!(difference(&tree, &dir.path().join("back")), "");
-    // What one export wrote another image gives back byte for byte.
+    // An archive that one image has exported is exported by another one byte for byte.
     let other = words("other");
     success(&ubtrfs(&["mkfs", "--size", "128M", &other]));
     success(&with_input(&["import", &other], &exported.stdout));
@@ -147,7 +147,8 @@ fn hostile_archives_change_nothing() {
     }
     assert_eq!(listing(&image), before);
     is_clean(&image);
-    // The last of several is what is there, and a slash is where the archive is read to.
+    // The last one of several entries with a name counts, and a slash means the directory that the
+    // archive is extracted to.
     let bytes = archive(&[
         good,
         ("/good", file, "", b"better"),
@@ -191,7 +192,7 @@ fn an_ordinary_user_makes_an_image_of_roots_files() {
     require!(Need::Root, Need::Tool("setpriv"));
     let dir = scratch_dir();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    // Where everybody may run it.
+    // All users can run the program there.
     let program = dir.path().join("ubtrfs");
     crate::copy_program(&program);
     let image = dir.path().join("image").to_str().unwrap().to_owned();

@@ -1,5 +1,5 @@
-//! Archives of all forms, and such of package registries, come into an image as GNU tar and bsdtar
-//! extract them.
+//! Tests that archives in all formats, and those of package registries, are imported as GNU tar and
+//! bsdtar extract them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,8 @@ use crate::{success, ubtrfs};
 
 const STYLES: [Style; 5] = [Style::V7, Style::Ustar, Style::Gnu, Style::Pax, Style::Star];
 
-/// Who reads an archive as it is read into images: by POSIX, where the two differ.
+/// The program with which the import of an archive is compared: the one that follows POSIX, where
+/// the two differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Beside {
     Both,
@@ -46,7 +47,7 @@ fn case(what: impl Into<String>, entries: &[Entry]) -> Case {
     Case { what: what.into(), archive: archive_of(entries), beside: Beside::Both }
 }
 
-/// Imports archives, extracts them on the kernel's btrfs in the same volume, and returns all
+/// Imports archives, and extracts them on the kernel's btrfs in the same volume. Returns all
 /// differences.
 fn differences(cases: &[Case]) -> Vec<String> {
     let dir = scratch_dir();
@@ -102,7 +103,7 @@ fn differences(cases: &[Case]) -> Vec<String> {
     found
 }
 
-/// What is in a directory. Directories without an entry have the time of now.
+/// Returns the contents of a directory. Directories without an entry have the current time.
 fn seen(path: &Path, start: i64) -> Tree {
     let mut tree = walk(path);
     for entry in tree.entries.values_mut().filter(|entry| entry.kind == Kind::Dir) {
@@ -117,7 +118,7 @@ fn are_alike(cases: &[Case]) {
     assert!(found.is_empty(), "{} differences:\n{}", found.len(), found.join("\n"));
 }
 
-/// The names of an archive in one form, and what they refer to.
+/// Returns archives of one format with all kinds of names and targets.
 fn forms_of(style: Style) -> Vec<Case> {
     let of = |what: &str, entries: &[Entry]| case(format!("{style:?}: {what}"), entries);
     let file = |name: &str, content: &str| Entry::file(style, name, content.as_bytes());
@@ -186,7 +187,7 @@ fn forms_of(style: Style) -> Vec<Case> {
     cases
 }
 
-/// What pax says of files, and others by its records.
+/// Returns archives with records of pax, about files and other attributes.
 fn records() -> Vec<Case> {
     let pax = Style::Pax;
     let file = |name: &str| Entry::file(pax, name, b"content");
@@ -235,7 +236,7 @@ fn records() -> Vec<Case> {
     ]
 }
 
-/// Archives whose bytes no writer of today has.
+/// Returns archives with bytes that no current program writes.
 fn odd_bytes() -> Vec<Case> {
     let file = |name: &str| Entry::file(Style::Ustar, name, b"content");
     let raw = |what: &str, archive: Vec<u8>| Case { what: what.into(), archive, beside: Beside::Both };
@@ -276,7 +277,7 @@ fn odd_bytes() -> Vec<Case> {
     ]
 }
 
-/// Archives that GNU tar and bsdtar write, of one tree, in all forms that they have.
+/// Returns the archives of one tree that GNU tar and bsdtar write, in all their formats.
 fn written(dir: &Path) -> Vec<Case> {
     let tree = dir.join("tree");
     make_tree(&tree);
@@ -310,7 +311,7 @@ fn written(dir: &Path) -> Vec<Case> {
     let made = forms.iter().map(|(program, form)| {
         let made = Command::new(program).args(*form).arg("-C").arg(&tree).arg("-cf").arg(&archive).arg(".").output();
         let made = made.unwrap();
-        // Old forms have no room for some names and types, which they say.
+        // Old formats can't represent some names and types, which the programs report.
         assert!(archive.exists(), "{program} {form:?}: {}", String::from_utf8_lossy(&made.stderr));
         let what = format!("{program} {form:?}").replace(&words(dir), "");
         let case = Case { what, archive: fs::read(&archive).unwrap(), beside: Beside::Both };
@@ -331,7 +332,7 @@ fn archives_of_every_form_are_read_as_tar_and_bsdtar_read_them() {
     are_alike(&cases);
 }
 
-/// An archive of few names, so that its entries meet each other.
+/// Returns an archive with few different names, so that its entries replace each other.
 fn random(seed: u64) -> Case {
     let mut rng = Rng::new(seed);
     let names = ["a", "b", "d/a", "d/b", "d/e/a", "./d", "d/e/", "/b", "e//f"];
@@ -355,12 +356,13 @@ fn random(seed: u64) -> Case {
             };
             let plain = |name: &[u8]| String::from_utf8_lossy(name).trim_matches(['.', '/']).replace("//", "/");
             if entry.kind == b'1' && plain(&entry.name) == plain(&entry.target) {
-                // Of what is no file, each reader has its own view.
+                // The programs treat the targets of entries differently that are no files.
                 entry.target = b"none".to_vec();
             }
             entry.mode = 0o400 + rng.below(0o7777 - 0o400) as u32;
             if entry.kind == b'5' {
-                // bsdtar gives directories that nobody has named no group of the one above.
+                // bsdtar does not give directories without an entry the group of the directory
+                // above.
                 entry.mode &= !0o2000;
             }
             entry.owner = (rng.below(1 << 22), rng.below(3));
@@ -392,7 +394,7 @@ fn random_archives_are_read_as_tar_and_bsdtar_read_them() {
     }
 }
 
-/// Packages by which a registry's archives are tried, and the client that fetches them.
+/// The packages of each registry that are tested.
 const NPM: [&str; 6] = ["lodash", "express", "react", "typescript", "left-pad", "prettier"];
 const PYTHON: [&str; 6] = ["six", "requests", "PyYAML", "click", "docutils", "MarkupSafe"];
 const DEBIAN: [&str; 12] = [
@@ -410,7 +412,7 @@ const DEBIAN: [&str; 12] = [
     "tzdata",
 ];
 
-/// The files of an ending below a directory.
+/// Returns the files below a directory whose names end so.
 fn files_with(ending: &str, below: &Path) -> Vec<PathBuf> {
     let listed = fs::read_dir(below).map(|entries| entries.map(|entry| entry.unwrap().path()).collect());
     let mut all: Vec<_> = listed.unwrap_or_default();
@@ -420,7 +422,7 @@ fn files_with(ending: &str, below: &Path) -> Vec<PathBuf> {
     files.into_iter().filter(is_it).chain(directories.iter().flat_map(|path| files_with(ending, path))).collect()
 }
 
-/// Runs the client of a registry; says so where it fails, as without a network.
+/// Runs the client of a registry, and reports if it fails, as it does without a network.
 fn fetch(dir: &Path, program: &str, arguments: &[&str]) {
     let done = Command::new(program).args(arguments).current_dir(dir).stdin(Stdio::null()).output();
     match done {
@@ -451,10 +453,10 @@ fn packages_of_registries_are_read_as_tar_and_bsdtar_read_them() {
         fetch(&python, "pip", &["download", "-q", "--no-deps", "--no-binary", package, package]);
     }
     for package in DEBIAN {
-        // By itself, so that one that there is not costs no other.
+        // Each package is fetched separately, so that a missing one does not affect the others.
         fetch(&debian, "apt-get", &["-q", "download", package]);
     }
-    // What cargo has fetched to build these tests.
+    // The packages that cargo has fetched to build these tests.
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo")));
     let crates = home.map(|home| files_with(".crate", &home.join("registry/cache"))).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Archives as other programs write them.
+//! Tests with archives that other programs write.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -14,7 +14,7 @@ use crate::archives::{archive, import_layers, run};
 use crate::editing::{difference, is_clean, listing, quiet, with_input};
 use crate::{fails, new_volume, success, ubtrfs};
 
-/// A sparse file of this size with some pieces of data.
+/// Makes a sparse file of this size, with some pieces of data.
 fn sparse_file(path: &Path, size: u64, pieces: u64) {
     let file = fs::File::create(path).unwrap();
     file.set_len(size).unwrap();
@@ -24,8 +24,8 @@ fn sparse_file(path: &Path, size: u64, pieces: u64) {
     }
 }
 
-/// GNU tar's old format, with so many ranges that the map goes on in blocks of its own, and the
-/// three forms of its pax format.
+/// Tests GNU tar's old format, with so many ranges that the map continues in further blocks, and
+/// the three variants of its pax format.
 #[test]
 fn sparse_files_of_gnu_tar_are_read_in_every_form() {
     require!(Need::Tool("tar"), Need::Tool("rsync"));
@@ -52,7 +52,7 @@ fn sparse_files_of_gnu_tar_are_read_in_every_form() {
         quiet(&["import", &place, &words("x.tar")]);
         let back = dir.path().join(number.to_string());
         quiet(&["cp", "-a", &place, back.to_str().unwrap()]);
-        // Not by rsync, which would read the holes of the large one.
+        // Compared without rsync, which would read the holes of the large file.
         for name in ["many", "few", "hole", "dense"] {
             assert!(fs::read(back.join(name)).unwrap() == fs::read(tree.join(name)).unwrap(), "{form:?}: {name}");
         }
@@ -69,7 +69,7 @@ fn sparse_files_of_gnu_tar_are_read_in_every_form() {
         fs::rename(dir.path().join("kept"), tree.join("large")).unwrap();
     }
     is_clean(&image);
-    // Holes are holes on the way out, too.
+    // An export keeps holes, too.
     let exported = ubtrfs(&["export", &format!("{image}:0")]);
     assert!(exported.stdout.len() < 2 << 20, "{}", exported.stdout.len());
 }

@@ -1,4 +1,5 @@
-//! What archives say of rights and of other attributes is taken, in every form, or refused by name.
+//! Tests that permissions and other attributes in archives are applied, in every format, or refused
+//! with their names.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +18,7 @@ use crate::{fails, new_volume, success, ubtrfs};
 
 const ACCESS: &[u8] = b"system.posix_acl_access";
 
-/// An entry with its data.
+/// Returns an entry with its data.
 fn entry(name: &str, kind: u8, content: &[u8]) -> Vec<u8> {
     let mut header = Header::new_ustar();
     header.set_entry_type(EntryType::new(kind));
@@ -33,7 +34,7 @@ fn entry(name: &str, kind: u8, content: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A file with records.
+/// Returns a file with records.
 fn file_with(name: &str, records: &[(&str, &[u8])]) -> Vec<u8> {
     let records: Vec<u8> = records.iter().flat_map(|(key, value)| record(key, value)).collect();
     [entry("pax", b'x', &records), entry(name, b'0', b"content")].concat()
@@ -43,7 +44,7 @@ fn open(image: &str) -> std::sync::Arc<Filesystem> {
     Filesystem::open_path(image, Options { read_only: true, ..Options::default() }).unwrap()
 }
 
-/// The value of an attribute in an image, if it is there.
+/// Returns the value of an attribute in an image, if it exists.
 fn attribute(image: &str, path: &str, name: &[u8]) -> Option<Vec<u8>> {
     let fs = open(image);
     let file = ubtrfs::OpenOptions::new().read(true).open(&Dir::root(&fs), path).unwrap();
@@ -108,7 +109,7 @@ fn labels_attributes_and_times_of_others_are_taken() {
     let made = fs.inodes().attributes(file.id()).unwrap().btime;
     assert_eq!((made.sec, made.nsec), (1_000_000_000, 500_000_000));
     drop((file, fs));
-    // An export has the names as GNU tar has them, and comes back the same.
+    // An export encodes the names as GNU tar does, and can be imported again unchanged.
     let exported = ubtrfs(&["export", &image]).stdout;
     assert!(exported.windows(26).any(|part| part == b"SCHILY.xattr.user.x%3Dy%25"));
     let other = dir.path().join("other").to_str().unwrap().to_owned();
@@ -151,7 +152,7 @@ fn what_holds_for_all_entries_has_bounds() {
     let image = new_volume(dir.path());
     let global = |key: &str, bytes: usize| entry("global", b'g', &record(key, &vec![b'x'; bytes]));
     let file = || entry("file", b'0', b"content");
-    // What replaces a record of the same name does not add to it.
+    // A record that replaces one of the same name does not count in addition.
     let mut archive: Vec<u8> = (0..8).flat_map(|_| global("comment", MAX - 100)).collect();
     archive.extend(file());
     let path = dir.path().join("x.tar").to_str().unwrap().to_owned();
@@ -196,7 +197,7 @@ fn files_are_compressed_as_their_attribute_says() {
     is_clean(&image);
 }
 
-/// Package registries have archives with blank fields; some programs write no zeros at the end.
+/// Archives of package registries have blank fields, and some programs write no zeros at the end.
 #[test]
 fn odd_archives_that_tar_reads_are_read() {
     require!(Need::Tool("tar"));
@@ -256,7 +257,7 @@ fn archives_may_be_compressed() {
     }
 }
 
-/// What GNU tar and bsdtar write of a file with rights of its own comes into an image.
+/// Archives that GNU tar and bsdtar write of a file with special permissions can be imported.
 #[test]
 fn rights_come_through_tar_and_bsdtar() {
     require!(Need::Root, Need::Tool("setfacl"), Need::Tool("tar"));

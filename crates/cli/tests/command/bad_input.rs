@@ -1,5 +1,5 @@
-//! Devices that are not what they should be: a sentence and an exit status each, whatever they
-//! hold.
+//! Tests with devices that do not hold what they should: commands print a sentence and return an
+//! exit status, whatever the contents are.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -10,7 +10,7 @@ use ubtrfs_random::Rng;
 
 use crate::{changed, fails, new_volume, success, ubtrfs};
 
-/// All commands that read a device, and the exit status of those that can't.
+/// Returns all commands that read a device, with the exit status when they can't.
 fn readers(image: &str) -> [(Vec<&str>, i32); 8] {
     [
         (vec!["check", image], 2),
@@ -60,11 +60,11 @@ fn what_is_there_instead_of_btrfs_is_named_with_the_remedy() {
         file.write_all_at(magic, at).unwrap();
         fails(&ubtrfs(&["info", image.to_str().unwrap()]), 1, words);
         fails(&ubtrfs(&["ls", image.to_str().unwrap(), "/"]), 1, words);
-        // A mount has it in words of its options.
+        // A mount gives the same advice in terms of its options.
         let words = &words.replace("--offset", "-o offset=");
         let mount = ["mount", image.to_str().unwrap(), dir.path().to_str().unwrap()];
         fails(&ubtrfs(&mount), 1, words);
-        // What is at the start says nothing of a part that begins elsewhere.
+        // The start of the image does not describe a part that begins elsewhere.
         let part = ubtrfs(&["ls", "--offset", "64K", image.to_str().unwrap(), "/"]);
         fails(&part, 1, "no btrfs found");
         assert!(!String::from_utf8_lossy(&part.stderr).contains(words));
@@ -94,12 +94,12 @@ fn a_truncated_image_is_not_mounted() {
     let check = ubtrfs(&["check", &image]);
     assert_eq!(check.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&check.stdout).contains("fault: "));
-    // What is left can be read.
+    // What remains can be read.
     success(&ubtrfs(&["ls", &image, "/"]));
 }
 
-/// Where the copies of the block at this address are on the device: every chunk's line in the dump
-/// has its stripes.
+/// Returns the offsets on the device of the copies of the block at this address. The dump lists the
+/// stripes of every chunk.
 fn places(image: &str, block: u64) -> Vec<u64> {
     let dump = success(&ubtrfs(&["tree", image, "--tree", "chunk"]));
     for line in dump.lines().filter(|line| line.contains("CHUNK_ITEM")) {
@@ -132,7 +132,7 @@ fn one_bad_copy_is_made_up_for_and_two_are_not() {
     for command in ["ls", "stat", "cat"] {
         fails(&ubtrfs(&[command, &image, "/x"]), 1, "");
     }
-    // A mount would show nothing but errors.
+    // Everything on such a mount would return errors.
     let point = dir.path().to_str().unwrap();
     for options in ["rw", "ro"] {
         let refused = ubtrfs(&["mount", "-o", options, &image, point]);
@@ -154,7 +154,7 @@ fn a_held_image_is_said_to_be_held() {
     fails(&ubtrfs(&["ls", &image, "/"]), 1, "in use by another program");
     fails(&ubtrfs(&["mkfs", "-f", &image]), 1, "in use by another program");
     fails(&ubtrfs(&["mount", &image, dir.path().to_str().unwrap()]), 1, "in use by another program");
-    // A glance is harmless.
+    // Commands that only look at the volume work.
     success(&ubtrfs(&["info", &image]));
 }
 
@@ -191,8 +191,8 @@ fn a_closed_output_pipe_is_no_failure() {
     assert!(output.stderr.is_empty());
 }
 
-/// Whatever bytes are wrong, it ends with a status of its own, not with a panic, and nothing is
-/// written.
+/// With any damaged bytes the command returns one of its exit statuses without a panic, and nothing
+/// is written.
 #[test]
 fn damaged_volumes_are_survived() {
     let dir = tempfile::tempdir().unwrap();

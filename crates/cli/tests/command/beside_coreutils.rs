@@ -1,5 +1,5 @@
-//! Permissions, ACLs and groups of what is copied and made, beside cp(1), mkdir(1), mknod(1) and
-//! chmod(1).
+//! Compares the permissions, ACLs and groups of copied and new files with those of cp(1), mkdir(1),
+//! mknod(1) and chmod(1).
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -15,12 +15,11 @@ use ubtrfs_testkit::scratch::scratch_dir;
 use crate::editing::{is_clean, quiet};
 use crate::{copy_program, new_volume, success, ubtrfs};
 
-/// A directory that hands down an ACL, one that hands down its group, and one that hands down
-/// nothing.
+/// A directory with a default ACL, one with the set-group-id bit, and one with neither.
 const PLACES: &str =
     "mkdir acl group plain; setfacl -d -m u:1234:rwx,g::rx,o::- acl; chgrp 777 group; chmod 2775 group";
 
-/// What is copied.
+/// The tree that is copied.
 const TREE: &str = "mkdir -p tree/sub tree/open tree/tmp tree/closed tree/ids
     echo 1 > tree/sub/file; echo 2 > tree/open/program; mkfifo tree/sub/pipe tree/open/pipe
     chmod 660 tree/sub/file; chmod 6777 tree/open/program; chmod 2666 tree/sub/pipe; chmod 1620 tree/open/pipe
@@ -40,7 +39,7 @@ fn as_nobody(dir: &Path, words: &[&str]) -> Output {
     without_fuse(dir).arg(dir.join("ubtrfs")).args(words).current_dir(dir).output().unwrap()
 }
 
-/// Permissions, owners and ACLs of all that is in a directory.
+/// Lists the permissions, owners and ACLs of all files in a directory.
 #[track_caller]
 fn rights(dir: &Path) -> String {
     shell(
@@ -49,7 +48,7 @@ fn rights(dir: &Path) -> String {
     )
 }
 
-/// Two directories whose content has the same rights.
+/// Asserts that the files in two directories have the same permissions and ACLs.
 #[track_caller]
 fn assert_same(ours: &str, theirs: &str, when: &str) {
     let blocks =
@@ -106,7 +105,8 @@ fn permissions_change_under_the_umask_as_by_chmod() {
     }
 }
 
-/// What is made in an image by one script is as what is made on a mount of it by the other.
+/// Asserts that the files which one script makes in an image equal those which the other one makes
+/// on a mount.
 #[track_caller]
 fn assert_made_alike(dir: &Path, ours: &str, theirs: &str) {
     let image = new_volume(dir);
@@ -126,7 +126,7 @@ fn assert_made_alike(dir: &Path, ours: &str, theirs: &str) {
 fn what_is_made_in_an_image_is_as_mkdir_and_mknod_make_it() {
     require!(Need::Kernel, Need::Tool("setfacl"), Need::Tool("getfacl"));
     let dir = scratch_dir();
-    // Without -m the umask of edits is 022, whatever that of the process is.
+    // Without -m edits use a umask of 022, whatever that of the process is.
     let script = |program: &str, to: &str| {
         format!(
             "for umask in 022 077; do for place in acl group plain; do umask $umask; to={to}$place
@@ -139,7 +139,7 @@ fn what_is_made_in_an_image_is_as_mkdir_and_mknod_make_it() {
         )
     };
     assert_made_alike(dir.path(), &script("$U ", "image:/ours/"), &script("", ""));
-    // The group that was asked for, even there.
+    // The requested group is set, even in a directory with the set-group-id bit.
     let image = dir.path().join("image").to_str().unwrap().to_owned();
     quiet(&["mknod", "--owner", "3:4", &format!("{image}:/ours/group/asked"), "p"]);
     assert!(success(&ubtrfs(&["stat", &image, "/ours/group/asked"])).contains("3:4"));
@@ -189,7 +189,7 @@ fn exact_copies_have_no_acl_of_the_directory_that_they_come_to() {
     let dir = scratch_dir();
     new_volume(dir.path());
     shell(dir.path(), TREE);
-    // What is there already has ACLs, too.
+    // The existing files have ACLs, too.
     let prepare = "setfacl -d -m u:1234:rwx,g::rx,o::- .
         mkdir -p again/tree/sub restored single; echo old > again/tree/sub/file; setfacl -R -m u:9:rwx again/tree";
     shell(
@@ -211,11 +211,11 @@ fn exact_copies_have_no_acl_of_the_directory_that_they_come_to() {
     let restore = |path: &Path| ubtrfs(&["restore".as_ref(), dir.path().join("image").as_os_str(), path.as_os_str()]);
     assert!(restore(&dir.path().join("ours/restored")).status.success());
     assert_eq!(rights(&dir.path().join("ours/restored/tree")), tree);
-    // The directory itself is the top level's copy.
+    // The directory itself is the copy of the top level.
     assert!(!shell(dir.path(), "getfacl -n ours/restored").contains("1234"));
 }
 
-/// A file that is replaced had no ACL, and who its directory names gets no rights by that.
+/// The replaced file has no ACL, so the users in the default ACL of its directory get no rights.
 #[test]
 fn a_new_content_gives_nobody_rights_by_an_acl_of_the_directory() {
     require!(Need::Root, Need::Tool("setfacl"), Need::Tool("getfacl"));
@@ -230,7 +230,7 @@ fn a_new_content_gives_nobody_rights_by_an_acl_of_the_directory() {
     assert_eq!(rights(&dir.path().join("to")), before);
 }
 
-/// The owner may fill what is copied, though the directory hands down that nobody may.
+/// The owner can write to the copies, though the default ACL of the directory lets nobody write.
 #[test]
 fn copies_are_whole_where_an_acl_lets_nobody_write() {
     require!(Need::Root, Need::Tool("setfacl"), Need::Tool("setpriv"));
@@ -253,7 +253,7 @@ fn copies_are_whole_where_an_acl_lets_nobody_write() {
     assert_eq!(["exact", "plain", "restored"].map(|copy| mode(&format!("to/{copy}/sub"))), [0o755, 0o500, 0o755]);
 }
 
-/// Of a file with several names the first one may be where its owner can't get any more.
+/// The first name of a file may be in a directory that its owner can't enter any more.
 #[test]
 fn what_can_not_be_linked_to_is_copied_again() {
     require!(Need::Root, Need::Tool("setpriv"));

@@ -1,4 +1,4 @@
-//! What bash completes by the file that `ubtrfs generate` writes.
+//! Tests the completions of bash with the file that `ubtrfs generate` writes.
 
 use std::process::Command;
 
@@ -8,8 +8,8 @@ use ubtrfs_testkit::scratch::scratch_dir;
 
 use crate::{success, ubtrfs};
 
-/// Prints what is offered in the place of the last word in a line, as bash would ask: it divides
-/// words at white space, and at `=` and `:` as words of their own. `$1` is the file, `$2` the line.
+/// Prints the completions for the last word of a line, as bash requests them: it divides words at
+/// white space, and makes `=` and `:` words of their own. `$1` is the file, `$2` the line.
 const COMPLETE: &str = r#"
     source "$1"
     COMP_LINE=$2 COMP_POINT=${#2}
@@ -52,7 +52,7 @@ fn bash_completes_profiles_checksums_features_and_mount_options() {
     ] {
         assert_eq!(complete(line), offered, "{line}");
     }
-    // Each algorithm that is offered makes a volume.
+    // Each algorithm that is offered can be used for a volume.
     let image = dir.path().join("image");
     let sums = complete("ubtrfs mkfs --csum ");
     assert_eq!(sums.split(' ').count(), 4, "{sums}");

@@ -1,4 +1,4 @@
-//! Trees of images as the text of composefs-dump(5).
+//! Tests the export of trees as text of composefs-dump(5).
 
 use std::collections::HashMap;
 use std::fs;
@@ -31,7 +31,7 @@ fn a_dump_describes_each_file_by_the_fields_of_composefs() {
     assert_eq!(lines[0][0], "/");
     let mut files = 0;
     for (place, fields) in lines.iter().enumerate() {
-        // A directory comes before what is in it.
+        // A directory comes before its entries.
         let above = fields[0].rsplit_once('/').map_or("", |(above, _)| above);
         let is_before = lines[..place].iter().any(|before| before[0] == if above.is_empty() { "/" } else { above });
         assert!(place == 0 || is_before, "{fields:?}");
@@ -40,7 +40,7 @@ fn a_dump_describes_each_file_by_the_fields_of_composefs() {
         let mode = fields[2].trim_start_matches('@');
         assert_eq!(u32::from_str_radix(mode, 8), Ok(found.mode()), "{fields:?}");
         assert_eq!([fields[4], fields[5]], [found.uid().to_string(), found.gid().to_string()]);
-        // The node came into the root directory later.
+        // The node was added to the root directory later.
         if fields[0] != "/" {
             assert_eq!(fields[7], format!("{}.{}", found.mtime(), found.mtime_nsec()));
         }
@@ -61,7 +61,7 @@ fn a_dump_describes_each_file_by_the_fields_of_composefs() {
     let links = [by_path["/sub/deep/second"], by_path["/sub/file"]];
     assert_eq!(links.map(|fields| fields[2].starts_with('@')), [false, true]);
     assert_eq!(links[1][8], "/sub/deep/second");
-    // With digests, a file of which the text has no content has a place in a store.
+    // With digests, a file whose content is not in the text has a path in a store.
     let digests = dump(&["--digests"]);
     let line = digests.lines().find(|line| line.starts_with("/sixty-five ")).unwrap();
     let fields: Vec<&str> = line.split(' ').collect();
@@ -69,7 +69,7 @@ fn a_dump_describes_each_file_by_the_fields_of_composefs() {
     let sparse = digests.lines().find(|line| line.starts_with("/sparse ")).unwrap();
     assert_eq!(sparse.split(' ').nth(10).unwrap().len(), 64);
     assert_eq!(digests.lines().count(), plain.lines().count());
-    // Of a directory below, the paths begin there; and what is no directory has no tree.
+    // In the dump of a directory the paths begin there. A file that is no directory has no tree.
     let below = success(&ubtrfs(&["export", "--format", "composefs", &format!("{image}:sub")]));
     assert!(below.starts_with("/ ") && below.contains("\n/deep/second "), "{below}");
     fails(&ubtrfs(&["export", "--format", "composefs", &format!("{image}:small")]), 1, "not a directory");

@@ -1,4 +1,4 @@
-//! Data that several files of an image have and that is stored once (`--dedupe`).
+//! Tests that data of several files of an image is stored once (`--dedupe`).
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -15,7 +15,7 @@ use crate::editing::{quiet, with_input};
 use crate::rootdir::{holds, reproducibly, text};
 use crate::{fails, new_volume, success, ubtrfs};
 
-/// Files of many sizes that can be compressed, and of which no two blocks are the same.
+/// Makes files of many sizes. Their data can be compressed, and no two blocks are equal.
 fn files(at: &Path) {
     fs::create_dir_all(at.join("dir")).unwrap();
     for (number, len) in [100, 3000, 4096, 5000, 60_000, 131_072, 700_001, 3_000_000, 5 << 20].iter().enumerate() {
@@ -28,7 +28,7 @@ fn files(at: &Path) {
     sparse.write_all_at(&vec![9; 200_000], 5 << 20).unwrap();
 }
 
-/// A tree with the files twice.
+/// Makes a tree that contains the files twice.
 fn twice(at: &Path) {
     for copy in ["one", "two"] {
         files(&at.join(copy));
@@ -134,7 +134,7 @@ fn copies_and_archives_share_too() {
     run("tar", &["-C", &text(&tree), "-cSf", &archive, "."]);
     quiet(&["import", "--dedupe", &format!("{image}:imported"), &archive]);
     assert!(used(Path::new(&image)) < before + 2 * one_tree);
-    // The lines of a script know of each other's files.
+    // The lines of a script share data with each other's files.
     let line = |to: &str| format!("cp -a --dedupe {} :{to}\n", text(&tree.join("one")));
     success(&with_input(&["apply", &image, "-"], (line("third") + &line("fourth")).as_bytes()));
     assert!(used(Path::new(&image)) < before + 3 * one_tree);
@@ -146,7 +146,7 @@ fn copies_and_archives_share_too() {
     fails(&ubtrfs(&["cp", "-r", "--dedupe", &format!("{image}:fourth"), &text(dir.path())]), 2, "into an image");
 }
 
-/// What has been replaced in the same edit is removed, but not freed yet.
+/// Files that were replaced in the same edit are removed, but not freed yet.
 #[test]
 fn data_of_files_that_were_replaced_are_not_shared() {
     let dir = scratch_dir();

@@ -1,4 +1,4 @@
-//! Trees that are very deep: a walk takes memory by their depth, not by the square of it.
+//! Tests with very deep trees: the memory of a walk grows with the depth, and not with its square.
 
 use std::fs;
 use std::path::Path;
@@ -11,17 +11,17 @@ use crate::archives::archive;
 use crate::editing::is_clean;
 use crate::{new_volume, success};
 
-/// Directories within each other.
+/// How many directories are nested.
 const DEPTH: usize = 10_000;
 
-/// Kilobytes of memory that a command may map. A path for each directory would be more.
+/// Kilobytes of memory that a command may map. A path for each directory would take more.
 const MAX: &str = "400000";
 
-/// Runs `ubtrfs` with so much memory.
+/// Runs `ubtrfs` with that limit of memory.
 fn within_memory(arguments: &[&str]) -> Output {
     let limited = format!("ulimit -v {MAX}; exec \"$0\" \"$@\"");
     let mut command = Command::new("sh");
-    // What allocators map beforehand depends on the number of processors.
+    // How much allocators map in advance depends on the number of processors.
     command.args(["-c", &limited, env!("CARGO_BIN_EXE_ubtrfs")]).args(arguments).env("MALLOC_ARENA_MAX", "1");
     command.output().unwrap()
 }

@@ -1,4 +1,4 @@
-//! `make demo` says what is missing before it builds anything.
+//! Tests that `make demo` reports what is missing before it builds anything.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,15 +9,15 @@ use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, run};
 use ubtrfs_testkit::scratch::scratch_dir;
 
-/// Puts a program into a directory that does what a line for the shell says.
+/// Writes a program into a directory that executes a line of shell.
 fn program(directory: &Path, name: &str, line: &str) {
     let path = directory.join(name);
     fs::write(&path, format!("#!/bin/sh\n{line}\n")).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// The demo with these programs in front of all others. It fails, and never calls cargo, which
-/// would say `built`.
+/// Runs the demo with these programs first in the path, and returns its complaint. The demo fails,
+/// and never calls cargo, which would print `built`.
 fn complaint(path: &str) -> String {
     let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/demo.sh");
     let outcome = run(command("bash", &[demo]).env("PATH", path));

@@ -1,4 +1,4 @@
-//! What `ubtrfs diff` shows, and the exit status it ends with.
+//! Tests the output of `ubtrfs diff`, and its exit status.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use ubtrfs_testkit::scratch::scratch_dir;
 
 use crate::{changed, fails, new_volume, ubtrfs};
 
-/// The standard output of a comparison that found differences.
+/// Returns the standard output of a comparison that found differences.
 #[track_caller]
 fn different(arguments: &[&str]) -> String {
     let output = ubtrfs(&[&["diff"], arguments].concat());
@@ -31,7 +31,8 @@ fn open(image: &str) -> std::sync::Arc<Filesystem> {
     Filesystem::open_path(image, options).unwrap()
 }
 
-/// A volume with the snapshot `old` and later changes; the generation after the snapshot.
+/// Makes a volume with the snapshot `old` and later changes. Returns its path, and the generation
+/// after the snapshot.
 fn with_changes(dir: &Path) -> (String, u64) {
     let image = new_volume(dir);
     let fs = open(&image);

@@ -1,4 +1,4 @@
-//! Images that are edited without a mount.
+//! Tests of editing images without a mount.
 
 use std::fs;
 use std::io::Write;
@@ -15,7 +15,7 @@ use ubtrfs_testkit::scratch::scratch_dir;
 
 use crate::{fails, new_volume, success, ubtrfs};
 
-/// Runs a command that has nothing to say.
+/// Runs a command that prints nothing.
 #[track_caller]
 pub fn quiet(arguments: &[&str]) {
     assert_eq!(success(&ubtrfs(arguments)), "");
@@ -30,7 +30,7 @@ pub fn with_input(arguments: &[&str], input: &[u8]) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// Everything that can be seen of an image's files.
+/// Lists all files of an image with their attributes.
 pub fn listing(image: &str) -> String {
     success(&ubtrfs(&["ls", "-l", "-a", "-R", image, "/"]))
 }
@@ -86,7 +86,7 @@ fn files_of_an_image_are_made_changed_and_removed() {
     }
     quiet(&["setfattr", "-x", "user.note", &at("a/tool")]);
     quiet(&["rm", "-r", &at("a/b"), &at("a/null")]);
-    // A file whose size is not known before it is read.
+    // The size of this file is unknown before it is read.
     quiet(&["cp", "/proc/self/status", &at("status")]);
     assert!(success(&ubtrfs(&["cat", &image, "status"])).contains("Pid:"));
     quiet(&["rm", "-f", &at("a/none"), &at("none/none")]);
@@ -94,7 +94,7 @@ fn files_of_an_image_are_made_changed_and_removed() {
     is_clean(&image);
 }
 
-/// A tree with everything that an ordinary user can make.
+/// Makes a tree with every kind of file that an ordinary user can make.
 pub fn make_tree(at: &Path) {
     fs::create_dir_all(at.join("sub/deep")).unwrap();
     fs::write(at.join("sub/file"), vec![7; 300_000]).unwrap();
@@ -112,12 +112,12 @@ pub fn make_tree(at: &Path) {
     }
 }
 
-/// `cap_net_bind_service=p`, in the form of version 2.
+/// Returns `cap_net_bind_service=p`, in the format of version 2.
 fn capability() -> Vec<u8> {
     [0x0200_0000_u32, 1 << 10, 0, 0, 0].iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// What rsync would still have to change, but for files that are mounts.
+/// Returns what rsync would still change, except for files that are mounts.
 pub fn difference(from: &Path, to: &Path) -> String {
     let slash = |path: &Path| format!("{}/", path.display());
     let output = Command::new("rsync").args(["-aHAXcn", "--delete", "-i"]).args([slash(from), slash(to)]).output();
@@ -141,7 +141,7 @@ fn a_tree_is_the_same_after_a_copy_into_an_image_and_out_of_it() {
         fs::metadata(back.join("sparse")).unwrap().blocks(),
         fs::metadata(tree.join("sparse")).unwrap().blocks()
     );
-    // A second copy changes what is there and nothing else.
+    // A second copy changes what differs, and nothing else.
     fs::write(tree.join("small"), "others").unwrap();
     quiet(&["cp", "-a", &format!("{}/.", words(&tree)), &format!("{image}:tree")]);
     quiet(&["cp", "-a", "--reflink", &format!("{image}:tree"), &format!("{image}:shared")]);
@@ -235,7 +235,7 @@ fn an_edit_that_fails_in_the_middle_leaves_the_image_as_it_was() {
     fs::write(script, "mkdir :new\nmv :file :new/moved\n# a remark\ntruncate -s 1 :new/moved\nrm :none\n").unwrap();
     fails(&ubtrfs(&["apply", &image, script]), 1, "line 5 of");
     fails(&ubtrfs(&["rm", &at("file"), &at("none")]), 1, "none: No such file or directory");
-    // A full volume is found after much has been written.
+    // The lack of space is found after much has been written.
     let big = dir.path().join("big");
     fs::write(&big, vec![2; 200 << 20]).unwrap();
     fails(&ubtrfs(&["cp", big.to_str().unwrap(), &at("file")]), 1, "No space left on device; the image is as it was");
@@ -253,13 +253,13 @@ fn an_edit_that_is_killed_leaves_the_image_as_it_was() {
     let image = new_volume(dir.path());
     success(&with_input(&["put", &format!("{image}:file")], &vec![1; 8 << 20]));
     let before = listing(&image);
-    // ^C, what timeout(1) and service managers send, and what nobody can catch.
+    // ^C, the signal that timeout(1) and service managers send, and one that can't be caught.
     for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
         // In the background of a shell a test inherits that ^C is ignored.
         let mut command = Command::new("env");
         command.args(["--default-signal=INT,TERM", env!("CARGO_BIN_EXE_ubtrfs"), "put", &format!("{image}:file")]);
         let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
-        // It waits for more than it has been given.
+        // The command waits for more input.
         child.stdin.as_mut().unwrap().write_all(&vec![2; 16 << 20]).unwrap();
         fails(&ubtrfs(&["rm", &format!("{image}:file")]), 1, "image");
         kill_process(Pid::from_child(&child), signal).unwrap();
@@ -335,7 +335,7 @@ fn an_edit_that_finds_no_room_leaves_an_image_file_as_it_was() {
     assert_eq!(used(), before);
     assert_eq!(listing(&image), content);
     is_clean(&image);
-    // What was committed in between is there, and nothing else.
+    // The parts that were committed remain, and nothing else.
     let parts = dir.path().join("parts");
     fs::create_dir(&parts).unwrap();
     for number in 0..300 {
@@ -365,9 +365,9 @@ fn little_memory_does_for_many_files_and_says_what_is_too_little() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("at least 16M are needed"));
 }
 
-/// The kernel leaves such a volume when it crashes in a balance. What is left of it goes by a
-/// commit before the edit, which has to be on the device before its space is used again (invariant
-/// 3).
+/// The kernel leaves such a volume when it crashes during a balance. A commit before the edit
+/// removes the remains of the balance, and it has to be on the device before their space is used
+/// again (invariant 3).
 #[test]
 fn an_edit_that_fails_leaves_a_volume_as_it_was_though_a_balance_was_interrupted() {
     require!(Need::Tool("zstd"));
@@ -377,7 +377,7 @@ fn an_edit_that_fails_leaves_a_volume_as_it_was_though_a_balance_was_interrupted
     let unpacked = Command::new("zstd").args(["-q", "-d", "--sparse", "-o", &image]).arg(&fixture).status();
     assert!(unpacked.unwrap().success());
     let before = success(&ubtrfs(&["ls", "-R", &image, "/d"]));
-    // So many changes of metadata that they are committed several times.
+    // So many changes of metadata that several commits are needed.
     let changes = [0, 1, 2].map(|number| format!("chmod -R 0{number}00 :/d\nchown -R {number}:{number} :/d\n"));
     let script = changes.concat() + "rm :/no/such/file\n";
     let path = dir.path().join("script");

@@ -1,5 +1,5 @@
-//! What a new user tries first: the right owner, a word on what to do, the same options everywhere,
-//! names that other programs call.
+//! Tests of what a new user tries first: the right owner, advice in error messages, the same
+//! options everywhere, and names by which other programs call.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -24,7 +24,7 @@ fn info(arguments: &[&str]) -> (Value, Output) {
     (serde_json::from_slice(&output.stdout).unwrap(), output)
 }
 
-/// Runs the program by another name.
+/// Runs the program under another name.
 fn called(name: &Path, arguments: &[&str]) -> Output {
     Command::new(name).args(arguments).stdin(Stdio::null()).output().unwrap()
 }
@@ -74,11 +74,11 @@ fn a_lost_primary_superblock_is_restored_from_its_copy() {
         assert!(success(&ubtrfs(&["check", &image])).contains("no fault found"));
     }
     assert!(success(&ubtrfs(&["rescue", "super-recover", &image])).contains("nothing was changed"));
-    // Another file system has replaced it.
+    // Another file system has replaced the volume.
     file.write_all_at(&[0; 4096], primary).unwrap();
     file.write_all_at(b"XFSB", 0).unwrap();
     fails(&ubtrfs(&["rescue", "super-recover", "--yes", &image]), 1, "XFS");
-    // No copy is left.
+    // No copy of the superblock is left.
     file.write_all_at(&[0; 4096], 64 << 20).unwrap();
     fails(&ubtrfs(&["info", &image]), 1, "no btrfs found");
     fails(&ubtrfs(&["rescue", "super-recover", "--yes", &image]), 1, "no copy of the superblock is good");
@@ -87,8 +87,8 @@ fn a_lost_primary_superblock_is_restored_from_its_copy() {
 #[test]
 fn volumes_without_a_device_are_described_as_far_as_the_others_tell() {
     let dir = scratch_dir();
-    // Profiles, and the missing devices of which all can be read, a part, or nothing but
-    // superblocks.
+    // The profiles, the missing devices, and how much can be read without these: all, a part, or
+    // only superblocks.
     let cases: [(&str, &[usize], Readable); 11] = [
         ("prof-raid1", &[0], Readable::All),
         ("prof-raid1", &[1], Readable::All),
@@ -162,7 +162,7 @@ fn the_device_whose_superblock_is_damaged_is_named() {
             for command in [&["info"][..], &["scrub", "start"]] {
                 fails(&ubtrfs(&[command, &paths].concat()), 1, &format!("{other}: {words}"));
             }
-            // What can be shown without it is shown.
+            // What does not need the device is shown.
             for command in [["device", "usage"], ["device", "stats"]] {
                 let shown = ubtrfs(&[&command[..], &paths].concat());
                 assert!(shown.status.success());
@@ -187,7 +187,7 @@ fn unknown_features_are_named_with_the_kernel_that_supports_them() {
     assert!(features.contains(&"RAID_STRIPE_TREE".into()), "{features:?}");
 }
 
-/// mkfs.btrfs leaves free-space items of its temporary block groups behind.
+/// mkfs.btrfs leaves free-space items of its temporary block groups.
 #[test]
 fn a_sound_volume_of_two_devices_is_not_warned_of() {
     require!(Need::Kernel);
@@ -253,7 +253,7 @@ fn all_commands_find_a_volume_inside_of_an_image() {
     assert!(after[..OFFSET as usize - 4096].iter().all(|byte| *byte == 0), "written before the volume");
     assert!(after[OFFSET as usize - 4096..OFFSET as usize].iter().all(|byte| *byte == 0xCD));
     assert!(after[behind..behind + 4096].iter().all(|byte| *byte == 0xCD), "written behind the volume");
-    // An image that is to be made has room before the volume.
+    // A new image also has room before the volume.
     let new = dir.path().join("new");
     success(&ubtrfs(&["mkfs", "--offset", "1M", "--size", "128M", new.to_str().unwrap()]));
     assert_eq!(fs::metadata(&new).unwrap().len(), 129 << 20);
@@ -276,7 +276,7 @@ fn fsck_and_mkfs_call_it_by_their_names() {
     for flags in [&["-a"][..], &["-p"], &["-n"], &[], &["-y"], &["-a", "-f"], &["-a", "-C0"]] {
         assert_eq!(status(&[flags, &[path]].concat()), Some(0), "{flags:?}");
     }
-    // A fault that -a does not check, and -y corrects.
+    // A fault that -a does not check for, and -y corrects.
     let open = Image::open(&image);
     let of_group = |key: &ubtrfs_format::Key, _: &[u8]| key.item_type == ubtrfs_format::ItemType::BLOCK_GROUP_ITEM;
     open.edit(ubtrfs_format::TreeId::BLOCK_GROUP, of_group, |_, data| {
@@ -286,7 +286,7 @@ fn fsck_and_mkfs_call_it_by_their_names() {
     for (flags, expected) in faulty {
         assert_eq!(status(&[flags, &[path]].concat()), Some(expected), "{flags:?}");
     }
-    // What keeps it from being mounted.
+    // A fault that prevents a mount.
     open.flip_all(open.root(ubtrfs_format::TreeId::FS));
     assert_eq!(status(&["-a", path]), Some(4));
     assert_eq!(status(&["-a", "/does/not/exist"]), Some(8));
@@ -328,7 +328,8 @@ fn a_merge_names_its_sides_and_their_order() {
     success(&merge(["base", "changed", "target"]));
 }
 
-/// Without the right to look at a loop device, its size alone says whether it may have an image.
+/// A user who may not look at a loop device knows only its size, which shows whether it may hold an
+/// image.
 #[test]
 fn who_is_kept_from_an_image_by_a_foreign_loop_device_learns_the_ways_out() {
     require!(Need::Kernel, Need::Tool("setpriv"));
@@ -343,7 +344,7 @@ fn who_is_kept_from_an_image_by_a_foreign_loop_device_learns_the_ways_out() {
     };
     let at_image = image.to_str().unwrap();
     success(&as_nobody(&program, &["mkfs", "--size", "263M", at_image]));
-    // One whose file nobody can look at, which has no name any more.
+    // A device whose file has no name any more, so that nobody can look at it.
     File::create(&hidden).unwrap().set_len(263 << 20).unwrap();
     let device = ubtrfs_testkit::kernel::LoopDevice::attach(&hidden, false);
     fs::remove_file(&hidden).unwrap();

@@ -1,4 +1,4 @@
-//! Volumes that a kernel made, read without a mount.
+//! Tests that read, without a mount, volumes that a kernel made.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -8,7 +8,7 @@ use ubtrfs_testkit::scratch::scratch_dir;
 
 use crate::{changed, success, ubtrfs};
 
-/// Files of each fixture whose content is compared.
+/// How many files of each fixture are compared by content.
 const FILES: usize = 4;
 
 #[test]
@@ -61,7 +61,7 @@ fn files_read_back_as_the_manifests_say() {
     }
 }
 
-/// The digest of some bytes, in digits.
+/// Returns the digest of some bytes in hexadecimal digits.
 pub fn sha256(data: &[u8]) -> String {
     let mut digester = Digester::new(data.len() as u64);
     digester.add(0, data);

@@ -1,5 +1,6 @@
-//! Old commits of volumes that the kernel's btrfs has written: they are listed, a file is found as
-//! it was at each, and what was removed or changed since comes back. The volume is not written to.
+//! Tests with old commits of volumes that the kernel's btrfs has written: the commits are listed,
+//! the versions of a file are found, and what was removed or changed is restored. Nothing is
+//! written to the volume.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use crate::{fails, success, ubtrfs};
 const SECOND: &[u8] = b"the second file, of which more is written\n";
 
 /// A volume with several commits: `gone` was removed with its directory, `changed` has three
-/// versions, the newest of which is there, and `kept` never changed.
+/// versions of which the newest still exists, and `kept` never changed.
 struct Case {
     dir: tempfile::TempDir,
     image: PathBuf,
@@ -74,7 +75,7 @@ impl Drop for Case {
     }
 }
 
-/// All files below a directory, by their paths after the directory of their commit.
+/// Returns all files below a directory, by their paths below the directory of their commit.
 fn files(at: &Path) -> Vec<(String, Vec<u8>)> {
     let mut found = Vec::new();
     for commit in fs::read_dir(at).unwrap() {
@@ -130,7 +131,7 @@ fn files_that_the_kernel_removed_or_changed_come_back() {
         let found = files(&out);
         assert!(found.len() == 4 && expected.iter().all(|one| found.contains(one)), "{options:?}: {restored}");
 
-        // All of one commit, and what is lost since that.
+        // All files of one commit, and those that were lost since.
         let generation = gone[1]["last_generation"].to_string();
         let whole = case.dir.path().join("whole");
         success_with_note(&ubtrfs(&["restore", "--generation", &generation, case.image(), whole.to_str().unwrap()]));
@@ -144,7 +145,7 @@ fn files_that_the_kernel_removed_or_changed_come_back() {
     }
 }
 
-/// Restore says on the standard error stream what it copies.
+/// Asserts success. Restore prints on the standard error stream what it copies.
 fn success_with_note(output: &std::process::Output) {
     assert!(output.status.success(), "{output:?}");
 }

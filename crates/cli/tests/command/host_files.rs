@@ -1,5 +1,5 @@
-//! What commands write to the host: as cp(1), into what the destination is, and without a loss
-//! (invariant 41).
+//! Tests of files that commands write on the host: the destination is treated as by cp(1), and
+//! nothing is lost (invariant 41).
 
 use std::fs;
 use std::io::{Read, Write};
@@ -21,7 +21,8 @@ use crate::{copy_program, fails, new_volume, success, ubtrfs};
 
 const NOTES: &[u8] = b"some notes\n";
 
-/// An image with `/notes`, and `/deep/image`, whose names may lead to the image itself.
+/// Makes an image with `/notes`, and with `/deep/image`, whose name may refer to the image itself
+/// on the host.
 fn volume_of_notes(dir: &Path) -> String {
     let image = new_volume(dir);
     quiet(&["mkdir", &format!("{image}:deep")]);
@@ -30,7 +31,7 @@ fn volume_of_notes(dir: &Path) -> String {
     image
 }
 
-/// The names in a directory.
+/// Returns the names in a directory.
 fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<_> =
         fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -42,7 +43,7 @@ fn text(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Of invariant 41: by whatever name it is reached, an image that is copied from stays.
+/// Invariant 41: an image that is copied from is not replaced, by whatever name it is reached.
 #[test]
 fn an_image_is_never_replaced_by_what_is_in_it() {
     let dir = scratch_dir();
@@ -63,7 +64,7 @@ fn an_image_is_never_replaced_by_what_is_in_it() {
     for (from, to) in [("deep/image", &host), ("deep/.", &host), ("deep/image", &image)] {
         fails(&ubtrfs(&["cp", "-a", &at(from), to]), 1, "it is the image itself");
     }
-    // What is printed into the image, and read from it into itself.
+    // Output that is redirected into the image, and input of the image from itself.
     let shell = |script: &str| {
         let mut command = Command::new("sh");
         command.args(["-c", script]).env("U", env!("CARGO_BIN_EXE_ubtrfs")).env("I", &image);
@@ -90,7 +91,7 @@ fn an_image_is_never_replaced_by_what_is_in_it() {
     assert_eq!(names(dir.path()), ["hard", "image", "link"]);
 }
 
-/// Of invariant 41: neither is one that another program of ubtrfs, or the kernel, uses.
+/// Invariant 41: an image that another process of ubtrfs, or the kernel, uses is not replaced.
 #[test]
 fn an_image_in_use_by_others_is_never_replaced() {
     require!(Need::Kernel);
@@ -101,7 +102,7 @@ fn an_image_in_use_by_others_is_never_replaced() {
     let from = format!("{image}:notes");
     let mut writer = Command::new(env!("CARGO_BIN_EXE_ubtrfs"));
     let mut writer = writer.args(["put", &format!("{used}:x")]).stdin(Stdio::piped()).spawn().unwrap();
-    // It has the image when it takes more than a pipe holds.
+    // Once it accepts more than fits into a pipe, it has opened the image.
     writer.stdin.as_mut().unwrap().write_all(&vec![1; 4 << 20]).unwrap();
     let before = fs::metadata(&used).unwrap().ino();
     fails(&ubtrfs(&["cp", &from, &used]), 1, "it is in use by another program");
@@ -112,7 +113,7 @@ fn an_image_in_use_by_others_is_never_replaced() {
     mount.unmount();
     assert_eq!(fs::metadata(&used).unwrap().ino(), before);
     success(&ubtrfs(&["check", &used]));
-    // A device of it likewise, and one whose image is used.
+    // The same applies to a device of the image, and to a file whose device is used.
     let device = LoopDevice::attach(Path::new(&used), false);
     let device_path = text(device.path());
     let mount = KernelMount::new(&[Path::new(&used)], "");
@@ -122,12 +123,12 @@ fn an_image_in_use_by_others_is_never_replaced() {
     fails(&ubtrfs(&["cp", "-a", &format!("{device_path}:"), &used]), 1, "Not a directory");
     drop(device);
     success(&ubtrfs(&["check", &used]));
-    // What nobody uses is a file like others.
+    // An image that nobody uses is a file like others.
     quiet(&["cp", &from, &used]);
     assert_eq!(fs::read(&used).unwrap(), NOTES);
 }
 
-/// Of invariant 41: images that are used in part are used.
+/// Invariant 41: an image of which a part is used counts as used.
 #[test]
 fn an_image_in_use_in_part_is_never_replaced() {
     require!(Need::Fuse);
@@ -136,7 +137,7 @@ fn an_image_in_use_in_part_is_never_replaced() {
     let (used, point) = (text(&dir.path().join("used")), text(&dir.path().join("point")));
     fs::create_dir(&point).unwrap();
     success(&ubtrfs(&["mkfs", "--size", "120M", &format!("{used}.whole")]));
-    // A volume behind 1 MiB of nothing: there is no partition table.
+    // A volume after 1 MiB of zeros, without a partition table.
     let bytes = fs::read(format!("{used}.whole")).unwrap();
     fs::File::create(&used).unwrap().write_all_at(&bytes, 1 << 20).unwrap();
     let before = fs::metadata(&used).unwrap().ino();
@@ -149,7 +150,8 @@ fn an_image_in_use_in_part_is_never_replaced() {
     quiet(&["cp", &from, &used]);
 }
 
-/// Of invariant 41: so are those that are being made, of which nothing shows yet what they will be.
+/// Invariant 41: an image counts as used while it is being made, though its contents don't show yet
+/// what it will be.
 #[test]
 fn an_image_that_is_being_filled_is_never_replaced() {
     let dir = scratch_dir();
@@ -160,7 +162,7 @@ fn an_image_that_is_being_filled_is_never_replaced() {
     let mut filling = filling.stdin(Stdio::piped()).spawn().unwrap();
     let archive = archive(&[("file", tar::EntryType::Regular, "", &vec![1; 4 << 20])]);
     let (first, second) = archive.split_at(3 << 20);
-    // It has the image when it takes more than a pipe holds.
+    // Once it accepts more than fits into a pipe, it has opened the image.
     filling.stdin.as_mut().unwrap().write_all(first).unwrap();
     for how in [&["cp"][..], &["cp", "-a"]] {
         fails(&ubtrfs(&[how, &[&from, &made]].concat()), 1, "it is in use by another program");
@@ -171,7 +173,7 @@ fn an_image_that_is_being_filled_is_never_replaced() {
     success(&ubtrfs(&["check", &made]));
 }
 
-/// A user who may read a file can lock it, and keeps nobody from replacing it.
+/// A user who may only read a file can lock it, which does not keep others from replacing it.
 #[test]
 fn a_file_that_is_no_image_is_replaced_though_it_is_locked() {
     let dir = scratch_dir();
@@ -249,7 +251,7 @@ fn content_goes_into_what_the_destination_is() {
     assert!(fs::metadata(&fifo).unwrap().file_type().is_fifo());
     let _socket = std::os::unix::net::UnixListener::bind(place("socket")).unwrap();
     fails(&ubtrfs(&["cp", &at("notes"), &host("socket")]), 1, "it is a socket, and can't be written to");
-    // In a tree nothing is followed, and a file replaces no device.
+    // Within a tree no link is followed, and a file does not replace a device.
     fs::create_dir(place("tree")).unwrap();
     symlink("../target", place("tree/image")).unwrap();
     quiet(&["cp", "-r", &at("deep/."), &host("tree")]);
@@ -258,7 +260,7 @@ fn content_goes_into_what_the_destination_is() {
     fs::remove_file(place("tree/image")).unwrap();
     fs::rename(&fifo, place("tree/image")).unwrap();
     fails(&ubtrfs(&["cp", "-r", &at("deep/."), &host("tree")]), 1, "it is a FIFO, which no other file replaces");
-    // What is made by the command is not written through by it.
+    // The command does not write through a link that it has made itself.
     quiet(&["ln", "-s", "target", &at("deep/notes")]);
     fails(&ubtrfs(&["cp", "-a", &at("deep/notes"), &at("notes"), &host("dir")]), 1, "would have this name");
     assert_eq!(fs::read_link(place("dir/notes")).unwrap(), Path::new("target"));
@@ -286,7 +288,7 @@ fn content_goes_into_a_block_device_that_nobody_uses() {
     fails(&ubtrfs(&["cp", &format!("{}:notes", text(own.path())), &image]), 1, "it is the image itself");
 }
 
-/// An image with a file of 40 MiB that can't be read to its end.
+/// Makes an image with a file of 40 MiB that can't be read to its end.
 fn volume_with_damage(dir: &Path) -> String {
     let image = volume_of_notes(dir);
     let content: Vec<u8> = (0..10_u32 << 20).flat_map(|number| (number | 0x5a00_0000).to_le_bytes()).collect();
@@ -300,7 +302,7 @@ fn volume_with_damage(dir: &Path) -> String {
     image
 }
 
-/// Of invariant 41: what fails or is killed leaves what was there, and nothing else.
+/// Invariant 41: a command that fails or is killed leaves the old file, and nothing else.
 #[test]
 fn a_copy_that_fails_or_is_killed_leaves_the_old_file() {
     let dir = scratch_dir();
@@ -322,7 +324,7 @@ fn a_copy_that_fails_or_is_killed_leaves_the_old_file() {
             unchanged();
         }
     }
-    // The file system takes no more than 10 MiB of a file: an error, or a signal.
+    // The limit of the file size is 10 MiB: it causes an error, or a signal.
     for ignore in ["trap '' XFSZ;", ""] {
         let script = format!("{ignore} ulimit -f 10240; exec \"$0\" \"$@\"");
         let mut command = Command::new("bash");
@@ -331,7 +333,7 @@ fn a_copy_that_fails_or_is_killed_leaves_the_old_file() {
         assert!(status.code() == Some(1) || status.signal() == Some(25), "{status:?}");
         unchanged();
     }
-    // Killed at some point.
+    // The command is killed at some point.
     for signal in ["INT", "KILL"] {
         let mut command = Command::new("sh");
         let script = "\"$0\" \"$@\" & sleep 0.05; kill -$S $!; wait $! || true";
@@ -369,13 +371,13 @@ fn what_replaces_a_file_gets_its_owner_and_rights() {
     assert_eq!(state(), before);
     assert!(run("getfattr", &["-d", file.to_str().unwrap()]).contains("user.note=\"kept\""));
     assert_eq!(fs::read(&other_name).unwrap(), b"old", "another name of the old file keeps it");
-    // With -a all is the image's.
+    // With -a all attributes are those of the image.
     quiet(&["chown", "5:6", &format!("{image}:notes")]);
     quiet(&["cp", "-a", &format!("{image}:notes"), file.to_str().unwrap()]);
     let found = fs::metadata(&file).unwrap();
     assert_eq!((found.uid(), found.gid(), found.mode() & 0o7777), (5, 6, 0o644));
     assert!(!run("getfacl", &["-pn", file.to_str().unwrap()]).contains("user:77"));
-    // An ordinary user replaces what they may write to, and nobody gets rights by it.
+    // An ordinary user may replace a file that they may write to, and nobody gets rights by that.
     let program = dir.path().join("ubtrfs");
     copy_program(&program);
     for path in [dir.path(), Path::new(&image)] {
@@ -429,7 +431,7 @@ fn a_copy_that_is_made_again_is_the_same_again() {
             fs::rename(&aside, &without).unwrap();
             difference
         };
-        // The times of the directory are those of the renames.
+        // The directory's times are changed by the renames.
         assert!(difference.lines().all(|line| line.ends_with(" ./")), "{difference}");
         assert!(!names(&copy).iter().any(|name| name.starts_with(".ubtrfs")));
     }
@@ -489,13 +491,13 @@ fn a_new_volume_or_device_takes_no_file_that_holds_data() {
             assert!(fs::read(&place).unwrap() == content, "{command:?}");
         }
     }
-    // -f takes it, and so does anybody what is empty, or has zeros alone.
+    // With -f it is overwritten. An empty file, or one of zeros, is overwritten without -f.
     success(&ubtrfs(&["mkfs", "-f", &file]));
     for content in [vec![], vec![0; 150 << 20]] {
         fs::write(&place, content).unwrap();
         success(&ubtrfs(&["mkfs", "--size", "130M", &file]));
     }
-    // What is not in the volume's part does not count.
+    // Data outside the volume's part does not count.
     fs::write(&place, filled(b"x", 1000)).unwrap();
     success(&ubtrfs(&["mkfs", "--offset", "1M", &file]));
 }

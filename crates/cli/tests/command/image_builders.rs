@@ -1,5 +1,5 @@
-//! Image builders that call mkfs.btrfs, with ubtrfs in its place: those of Debian as they are,
-//! others by the command lines that they were seen to use.
+//! Tests with image builders that call mkfs.btrfs, with ubtrfs in its place: those of Debian are
+//! run as they are, and others are represented by their command lines.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use ubtrfs_testkit::require;
 
 use crate::{success, ubtrfs};
 
-/// A directory with a tree, and one with mkfs.btrfs, which is found first.
+/// A directory with a tree, and a directory with mkfs.btrfs, which is first in the path.
 struct Builder(tempfile::TempDir);
 
 impl Builder {
@@ -73,8 +73,8 @@ fn systemd_repart_formats_and_fills_a_partition() {
     assert_eq!(success(&ubtrfs(&["cat", "--partition", "1", &disk, "/usr/bin/tool"])), "tool");
 }
 
-/// The call of systemd-repart 262 with `Subvolumes=`, `DefaultSubvolume=` and `Minimize=`, which
-/// gives it an empty temporary file, and options behind it.
+/// The command line of systemd-repart 262 with `Subvolumes=`, `DefaultSubvolume=` and `Minimize=`:
+/// it passes an empty temporary file, and options after that.
 #[test]
 fn newer_systemd_repart_fills_and_shrinks_a_temporary_file() {
     let builder = Builder::new();
@@ -92,7 +92,7 @@ fn newer_systemd_repart_fills_and_shrinks_a_temporary_file() {
     assert!(std::fs::metadata(&image).unwrap().len() < 150 << 20);
 }
 
-/// The call of genimage 20, which gives it a file of the size of its configuration.
+/// The command line of genimage 20, which passes a file of the configured size.
 #[test]
 fn genimage_fills_a_file_of_a_size() {
     let builder = Builder::new();
@@ -105,8 +105,8 @@ fn genimage_fills_a_file_of_a_size() {
     );
 }
 
-/// The call of make-btrfs-fs of NixOS: what fakeroot shows of owners, devices and capabilities is
-/// what comes into the volume, whatever user builds it.
+/// The command line of make-btrfs-fs of NixOS. The owners, devices and capabilities that fakeroot
+/// shows are those of the volume, whatever user builds it.
 #[test]
 fn what_fakeroot_shows_comes_into_the_volume() {
     require!(Need::Tool("fakeroot"));
@@ -130,13 +130,13 @@ fn what_fakeroot_shows_comes_into_the_volume() {
     assert!(capabilities(&tar), "the capabilities are there");
 }
 
-/// Whether an archive has capabilities of a file.
+/// Whether an archive has the capabilities of a file.
 fn capabilities(tar: &Path) -> bool {
     let bytes = std::fs::read(tar).unwrap();
     bytes.windows(19).any(|window| window == b"security.capability")
 }
 
-/// The steps of the action, with its inputs as a workflow gives them; all but the build.
+/// The steps of the action, with inputs as a workflow passes them; everything except the build.
 #[test]
 fn the_action_makes_an_image() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/action/action.yml");

@@ -1,4 +1,4 @@
-//! What commands that handle many files of an image say, and when they commit.
+//! Tests the reports of commands that handle many files of an image, and their commits.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ use crate::editing::{is_clean, listing, quiet, with_input};
 use crate::rootdir::text;
 use crate::{fails, new_volume, success, ubtrfs};
 
-/// What a command printed with `--json`.
+/// Returns what a command printed with `--json`.
 #[track_caller]
 fn json(arguments: &[&str]) -> Value {
     serde_json::from_str(&success(&ubtrfs(arguments))).unwrap()
@@ -98,7 +98,7 @@ fn with_commits_in_between_a_failure_keeps_what_was_committed() {
     assert_eq!(listing(&image), before);
     let every = ["import", "--commit-every", "3M", &image];
     fails(&with_input(&every, &broken), 1, "'..' in its path; the image has what was committed before");
-    // Three at a time, each whole.
+    // Three at a time, each of which is complete.
     let shown = success(&ubtrfs(&["ls", &image, "dir"]));
     assert_eq!(shown.lines().collect::<Vec<_>>(), ["file0", "file1", "file2", "file3", "file4", "file5"]);
     for name in &names[..6] {
@@ -108,7 +108,7 @@ fn with_commits_in_between_a_failure_keeps_what_was_committed() {
     success(&with_input(&every, &whole));
     assert_eq!(success(&ubtrfs(&["ls", &image, "dir"])).lines().count(), 8);
     is_clean(&image);
-    // Files that are replaced need no room twice then.
+    // With commits in between, files that are replaced don't need space twice.
     for number in 0..30 {
         fs::write(dir.path().join(format!("big{number}")), &megabyte).unwrap();
     }
@@ -122,7 +122,7 @@ fn with_commits_in_between_a_failure_keeps_what_was_committed() {
     fails(&copy(&["-a"]), 1, "No space left on device; the image is as it was");
     success(&copy(&["-a", "--commit-every", "5M"]));
     is_clean(&image);
-    // A script likewise.
+    // The same in a script.
     let script = format!("cp {} :x\nmkdir :done\ncp {} :y\nrm :none\n", bigs[0], bigs[1]);
     let applied = with_input(&["apply", "--commit-every", "1M", &image, "-"], script.as_bytes());
     fails(&applied, 1, "line 4 of -: ");

@@ -1,4 +1,4 @@
-//! What commands print with `--json` has the form that `docs/json.schema.json` describes.
+//! Tests that the output of `--json` matches `docs/json.schema.json`.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -26,17 +26,17 @@ use crate::success;
 
 const SCHEMA: &str = include_str!("../../../../docs/json.schema.json");
 
-/// Commands that take `--json` and work on mounts only: `mounted` runs them.
+/// Commands that take `--json` and work on mounts only; the tests in `mounted` run them.
 const ON_MOUNTS: [&str; 5] = ["device replace status", "replace status", "scrub resume", "scrub status", "stats"];
 
-/// Fields that others print on mounts only.
+/// Fields that other commands print on mounts only.
 const ONLY_ON_MOUNTS: [&str; 1] = ["scrubbed.device"];
 
 const SIZE: u64 = 128 << 20;
-/// Content that is found in an image.
+/// Content that can be found in an image.
 const CONTENT: &[u8] = b"this is in no other place of the image than in a file";
 
-/// Commands that work in a directory, and the schema that what they print is compared with.
+/// Commands that run in a directory, and the schema that their output is compared with.
 struct Commands {
     dir: tempfile::TempDir,
     schema: Schema,
@@ -63,8 +63,8 @@ impl Commands {
         let _ = success(&self.run(&line.split(' ').collect::<Vec<_>>()));
     }
 
-    /// What a command prints with `--json`, which has the form of the schema's entry: this is the
-    /// name of the command, and maybe what tells its forms apart.
+    /// Returns the output of a command with `--json`, and checks it against an entry of the schema.
+    /// The entry is the name of the command, and possibly a word for one of its forms.
     #[track_caller]
     fn json(&self, entry: &str, status: i32, arguments: &str) -> Value {
         let is_of_name = |word: &&str| word.chars().any(char::is_lowercase);
@@ -73,7 +73,7 @@ impl Commands {
         let output = self.run(&[&*name, &["--json"], &arguments].concat());
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(status), "{entry} {arguments:?}: {error}");
-        // The standard output of this one is an archive.
+        // The standard output of this command is an archive.
         let printed = if entry == "export" { &output.stderr } else { &output.stdout };
         let value = serde_json::from_slice(printed);
         let value = value.unwrap_or_else(|error| panic!("{entry}: {error}: {}", String::from_utf8_lossy(printed)));
@@ -93,7 +93,7 @@ impl Commands {
         file
     }
 
-    /// Volumes are made and filled.
+    /// Makes and fills volumes.
     fn make(&self) {
         fs::create_dir(self.at("tree")).unwrap();
         fs::write(self.at("tree/file"), CONTENT.repeat(2000)).unwrap();
@@ -109,7 +109,7 @@ impl Commands {
         self.json("apply", 0, "image script");
     }
 
-    /// Files and subvolumes are looked at.
+    /// Examines files and subvolumes.
     fn look(&self) {
         self.json("ls", 0, "-a -R image /");
         self.json("stat", 0, "image /null");
@@ -148,7 +148,7 @@ impl Commands {
         self.json("history PATH", 0, "image /one/file");
     }
 
-    /// Volumes are described, sound ones and others.
+    /// Describes volumes, sound ones and others.
     fn describe(&self) {
         self.json("info", 0, "image");
         self.json("restore", 0, "-n image");
@@ -171,7 +171,7 @@ impl Commands {
         self.json("info PARTITIONS", 0, "disk");
     }
 
-    /// Devices are looked at, and change.
+    /// Examines and changes devices.
     fn change_devices(&self) {
         self.json("mkfs", 0, "--size 128M -d single -m single a b");
         for entry in ["device usage", "device stats", "filesystem df", "filesystem usage"] {
@@ -194,7 +194,7 @@ impl Commands {
             drop(fs);
             self.json(entry, 0, &format!("{from} {to}"));
         }
-        // As a crash leaves it while a balance is under way.
+        // The state that a crash during a balance leaves.
         let fs = self.open("a");
         let all = BalanceFlags::DATA | BalanceFlags::METADATA | BalanceFlags::SYSTEM;
         let copy = |_: &ubtrfs::BalanceProgress| fs::copy(self.at("a"), self.at("crashed")).is_ok();

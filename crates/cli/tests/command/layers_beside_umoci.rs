@@ -1,5 +1,5 @@
-//! Random layers of OCI images come into a volume as umoci and buildah unpack them, where they do
-//! what the image specification says.
+//! Tests that random layers of OCI images are imported as umoci and buildah unpack them, where
+//! these follow the image specification.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,7 +20,7 @@ use crate::{success, ubtrfs};
 
 const NAMES: [&str; 9] = ["a", "b", "d", "d/a", "d/b", "d/e", "d/e/a", "d/e/b", "d/e/f"];
 
-/// An entry of a layer; `below` are names of files that layers below may have.
+/// Returns an entry of a layer. `files` are the names of files that lower layers may have.
 fn entry(rng: &mut Rng, files: &mut Vec<String>) -> Entry {
     let name = *rng.pick(&NAMES);
     let style = Style::Pax;
@@ -36,7 +36,7 @@ fn entry(rng: &mut Rng, files: &mut Vec<String>) -> Entry {
         6 => Entry::link(style, name, b'2', "no/where"),
         7 if !files.is_empty() => {
             let target = rng.pick(files).clone();
-            // One to itself is refused by umoci, where it says nothing.
+            // umoci refuses a link to itself, about which the specification says nothing.
             Entry::link(style, name, if target == name { b'2' } else { b'1' }, &target)
         }
         8 => Entry::file(style, &beside(".wh..wh..opq"), b""),
@@ -67,8 +67,8 @@ fn shown(layers: &[Vec<Entry>]) -> String {
     layers.join(" | ")
 }
 
-/// What is in a directory. The specification says nothing of the times of directories that a layer
-/// has no entry of, and its own of others.
+/// Returns the contents of a directory, without the times of directories: the specification leaves
+/// the times of those open for which a layer has no entry.
 fn seen(path: &Path) -> Tree {
     let mut tree = walk(path);
     for entry in tree.entries.values_mut().filter(|entry| entry.kind == Kind::Dir) {
@@ -77,9 +77,9 @@ fn seen(path: &Path) -> Tree {
     tree
 }
 
-/// Whether buildah does with a layer what the specification says. It takes a whiteout for one of
-/// what comes before it in the layer, too, makes the directory that an opaque one is in, and gives
-/// a file what its link's header says.
+/// Whether buildah follows the specification for these layers. It applies a whiteout also to
+/// entries before it in the same layer, makes the directory that contains an opaque whiteout, and
+/// gives a file the attributes in the header of its link.
 fn buildah_follows(layers: &[Vec<Entry>]) -> bool {
     let name_of = |entry: &Entry| String::from_utf8_lossy(&entry.name).into_owned();
     layers.iter().all(|layer| {
@@ -117,7 +117,7 @@ impl Store {
         output.status.success().then(|| String::from_utf8(output.stdout).unwrap().trim().to_owned())
     }
 
-    /// The root directory of an image, unless it is refused.
+    /// Returns the root directory of an image, unless the image is refused.
     fn unpacked(&self, word: &str) -> Option<PathBuf> {
         let container = self.buildah(&["from", "-q", word])?;
         Some(self.buildah(&["mount", &container]).unwrap().into())
@@ -182,7 +182,7 @@ fn random_layers_are_what_umoci_and_buildah_make_of_them() {
             let Some(other) = store.unpacked(&layout.word(&format!("s{seed}"))) else { continue };
             if own.exists() {
                 let (mut own, mut other) = (seen(&own), seen(&other));
-                // It has permissions of its own for the root directory.
+                // buildah gives the root directory its own permissions.
                 own.entries.remove(&b""[..]);
                 other.entries.remove(&b""[..]);
                 let unlike = diff(&own, &other, Options::COPY);

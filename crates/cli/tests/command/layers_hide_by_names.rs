@@ -1,5 +1,5 @@
-//! Whiteouts of a layer of an OCI image hide what layers below have, and nothing of their own
-//! layer, in every order of the layer's entries.
+//! Tests that whiteouts of a layer of an OCI image hide files of lower layers, and none of their
+//! own layer, in every order of the layer's entries.
 
 use tar::EntryType;
 use ubtrfs_testkit::scratch::scratch_dir;
@@ -22,7 +22,7 @@ const BELOW: &[Entry] = &[
     ("target", FILE, "", b"4"),
 ];
 
-/// What is shown after a layer on [`BELOW`], in one line.
+/// Returns the listing after a layer on [`BELOW`], in one line.
 fn after(layer: &[Entry]) -> String {
     let dir = scratch_dir();
     let image = new_volume(dir.path());
@@ -38,7 +38,7 @@ fn after(layer: &[Entry]) -> String {
     paths.join(" ")
 }
 
-/// Each order of the entries gives the same.
+/// Asserts the same result for each order of the entries.
 #[track_caller]
 fn in_every_order(layer: &[Entry], expected: &str) {
     let mut orders = vec![Vec::new()];
@@ -83,12 +83,12 @@ fn whiteouts_below_a_whiteout_make_nothing() {
     in_every_order(&[("none/.wh.x", FILE, "", b"")], "/d /d/name /d/old /d/sub /d/sub/deep /target");
 }
 
-/// As umoci writes it, which lists what was below the directory.
+/// umoci writes such a layer, which lists the files that were below the directory.
 #[test]
 fn a_directory_may_become_something_else() {
     in_every_order(&[("d", FILE, "", b"5"), ("d/.wh.old", FILE, "", b"")], "/d /target");
     in_every_order(&[("d", LINK, "target", b""), ("d/.wh.old", FILE, "", b"")], "/d /target");
-    // What a link points to is none of it.
+    // The target of a link is not affected.
     assert_eq!(
         after(&[("other/old", FILE, "", b"5"), ("d", SYMLINK, "other", b""), ("d/.wh.old", FILE, "", b"")]),
         "/d /other /other/old /target"

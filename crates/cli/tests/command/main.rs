@@ -1,4 +1,4 @@
-//! The command without a mount: what it says, and the exit status it ends with.
+//! Tests of the command without a mount: its output, and its exit status.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
@@ -52,7 +52,7 @@ fn ubtrfs<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_ubtrfs")).args(arguments).stdin(Stdio::null()).output().unwrap()
 }
 
-/// The standard output of a run that succeeded and complained of nothing.
+/// Returns the standard output of a run that succeeded without a complaint.
 #[track_caller]
 fn success(output: &Output) -> String {
     let error = String::from_utf8_lossy(&output.stderr);
@@ -60,7 +60,7 @@ fn success(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A run that failed with this exit status and one sentence that has `words` in it.
+/// Asserts that a run failed with this exit status and one sentence that contains `words`.
 #[track_caller]
 fn fails(output: &Output, status: i32, words: &str) {
     let error = String::from_utf8_lossy(&output.stderr);
@@ -72,22 +72,22 @@ fn fails(output: &Output, status: i32, words: &str) {
     }
 }
 
-/// Copies the program to where everybody may run it. By another process: a descriptor of ours that
-/// is open for writing would be inherited by what other tests start, and the copy be busy
-/// (`ETXTBSY`).
+/// Copies the program to a place where all users may run it. Another process does that: processes
+/// that other tests start would inherit a descriptor of ours that is open for writing, and the copy
+/// would be busy (`ETXTBSY`).
 fn copy_program(to: impl AsRef<Path>) {
     let copied = std::process::Command::new("cp").arg(env!("CARGO_BIN_EXE_ubtrfs")).arg(to.as_ref()).status();
     assert!(copied.unwrap().success());
 }
 
-/// A new volume in `dir`.
+/// Makes a new volume in `dir`, and returns its path.
 fn new_volume(dir: &Path) -> String {
     let image = dir.join("image").to_str().unwrap().to_owned();
     success(&ubtrfs(&["mkfs", "--size", "128M", &image]));
     image
 }
 
-/// When a file was last written to.
+/// Returns when a file was last written to.
 fn changed(image: impl AsRef<Path>) -> std::time::SystemTime {
     std::fs::metadata(image).unwrap().modified().unwrap()
 }

@@ -1,4 +1,4 @@
-//! `mkfs`, and what the other commands say of its volumes.
+//! Tests of `mkfs`, and of the other commands on its volumes.
 
 use std::os::unix::fs::FileExt;
 use std::process::Command;
@@ -51,14 +51,14 @@ fn a_volume_of_several_devices_has_the_requested_profiles() {
     let profile = |kind: &str| groups.iter().find(|group| group["kind"] == kind).unwrap()["profile"].clone();
     assert_eq!((profile("Data"), profile("Metadata")), ("RAID0".into(), "RAID1".into()));
     success(&ubtrfs(&["check", first, second, third]));
-    // One that was replaced, or is wiped otherwise, is no damaged one.
+    // A volume that was replaced or wiped is not reported as damaged.
     let wiped = dir.path().join("wiped").display().to_string();
     std::fs::File::create(&wiped).unwrap().set_len(300 << 20).unwrap();
     for command in ["info", "check"] {
         let status = if command == "check" { 2 } else { 1 };
         fails(&ubtrfs(&[command, first, second, third, &wiped]), status, &format!("{wiped}: no btrfs found"));
     }
-    // Any of them that holds something is noticed, also by another name.
+    // If any of the devices holds something, it is noticed, also under another name.
     fails(&ubtrfs(&["mkfs", "--size", "300M", dir.path().join("new").to_str().unwrap(), second]), 1, "holds a btrfs");
     assert!(!dir.path().join("new").exists());
     let link = dir.path().join("link");
@@ -176,7 +176,7 @@ fn version_and_help_are_there() {
     assert_eq!(ubtrfs(&["nonsense"]).status.code(), Some(2));
 }
 
-/// Magic numbers as their makers document them.
+/// The magic numbers are those of the formats' documentation.
 #[test]
 fn what_others_made_is_not_overwritten_unasked() {
     let dir = tempfile::tempdir().unwrap();
@@ -198,7 +198,7 @@ fn what_others_made_is_not_overwritten_unasked() {
         fails(&ubtrfs(&["mkfs", path]), 1, &format!("holds a {name}"));
         success(&ubtrfs(&["mkfs", "-f", path]));
     }
-    // In a part of an image the ends of that part count.
+    // In a part of an image the end of that part counts.
     let file = std::fs::File::create(&image).unwrap();
     file.set_len(300 << 20).unwrap();
     file.write_all_at(&[0xfc, 0x4e, 0x2b, 0xa9], (210 << 20) - 65536).unwrap();
@@ -216,7 +216,7 @@ fn a_place_that_cannot_be_leaves_a_file_as_it_is() {
     assert_eq!(std::fs::metadata(&image).unwrap().len(), 10 << 20);
 }
 
-/// Their readers would take them for this volume's.
+/// Otherwise programs could take these superblocks for those of the new volume.
 #[test]
 fn superblocks_of_an_older_volume_behind_the_end_are_wiped() {
     let dir = tempfile::tempdir().unwrap();

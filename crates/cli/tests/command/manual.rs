@@ -1,4 +1,4 @@
-//! The manual pages that `make install` installs are sound for man(1).
+//! Tests that man(1) accepts the manual pages that `make install` installs.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,5 @@
-//! Whole OCI images become volumes: what their layouts say is compared with what is in them.
+//! Tests that volumes are made from whole OCI images, whose layouts are checked against their
+//! contents.
 
 use std::fs;
 use std::path::Path;
@@ -31,7 +32,7 @@ fn layers() -> Vec<Vec<u8>> {
     ]
 }
 
-/// A layout with one image, whose layers are compressed in all ways that there are.
+/// Makes a layout with one image, whose layers are compressed by all supported methods.
 fn layout_of(path: &Path, archives: &[Vec<u8>]) -> Layout {
     let layout = Layout::new(path);
     let programs = ["gzip", "zstd", ""];
@@ -76,7 +77,7 @@ fn a_volume_of_an_image_is_the_same_each_time() {
     let first = make("first", &shrunk);
     assert!(first == make("second", &shrunk));
     assert!(first.len() < 100 << 20, "{}", first.len());
-    // Its size is that of the layers when they are not compressed, and more.
+    // The size of the volume is that of the uncompressed layers, and more.
     let most = archive(&[("large", FILE, "", &vec![0; 40 << 20])]);
     let layout = Layout::new(&dir.path().join("large"));
     layout.index(&[layout.image("amd64", &[layout.layer(&most, "gzip")], &plain_digests(&[most]))]);
@@ -100,7 +101,7 @@ fn an_image_is_chosen_by_its_name_and_its_platform() {
         for_platform(&of("arm64", "arm64"), "arm64", Some("v8")),
         for_platform(&of("arm v6", "arm"), "arm", Some("v6")),
         for_platform(&of("riscv64", "riscv64"), "riscv64", None),
-        // As build tools add it: no image.
+        // Build tools add such an entry, which is no image.
         for_platform(&layout.document(MANIFEST, &json!({})), "unknown", None),
     ];
     let inner = layout.document(INDEX, &json!({ "schemaVersion": 2, "manifests": several }));
@@ -118,7 +119,7 @@ fn an_image_is_chosen_by_its_name_and_its_platform() {
     assert_eq!(is(&[], "x/all:1"), own);
     assert_eq!(is(&["--platform", "linux/arm64"], "x/all:1"), "arm64");
     assert_eq!(is(&["--platform", "linux/arm/v6"], "x/all:1"), "arm v6");
-    // There is only one, for whatever it is.
+    // If there is only one image, it is used for any platform.
     assert_eq!(is(&[], "one"), "one");
     let not = |more: &[&str], name: &str, words: &str| {
         fails(&ubtrfs(&[&["import"], more, &[&at, &layout.word(name)]].concat()), 1, words);
@@ -136,7 +137,7 @@ fn an_image_is_chosen_by_its_name_and_its_platform() {
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("'linux' is not OS/ARCHITECTURE"));
 }
 
-/// Each lie of a layout is refused by name, and the image stays as it was.
+/// Each false statement in a layout is refused with its name, and the image stays as it was.
 #[test]
 fn hostile_layouts_change_nothing() {
     require!(Need::Tool("gzip"));
@@ -181,7 +182,7 @@ fn hostile_layouts_change_nothing() {
         });
     });
     refused("it is damaged", &|layout| {
-        // Behind the end of the archive, where no reader of it looks.
+        // The data is after the end of the archive, which readers of the archive ignore.
         let long = [&good[..], &[0; 4096]].concat();
         let layer = layout.layer(&long, "");
         let digests = plain_digests(from_ref(&long));
@@ -264,7 +265,7 @@ fn a_directory_that_is_a_layout_says_how_its_image_is_taken() {
     );
 }
 
-/// What umoci and skopeo write is read.
+/// Layouts that umoci and skopeo write can be read.
 #[test]
 fn layouts_of_umoci_and_skopeo_are_read() {
     require!(Need::Root, Need::Tool("umoci"), Need::Tool("skopeo"));
@@ -314,7 +315,7 @@ fn nothing_takes_the_place_of_a_subvolume() {
     fails(&fill(&[&[("d", FILE, "", b"x")]]), 1, "d would replace a subvolume");
     fails(&fill(&[&[("d/f", FILE, "", b"x")], &[("d", FILE, "", b"x")]]), 1, "d would replace a subvolume");
     let image = made.to_str().unwrap();
-    // What is hidden loses what is in it.
+    // A directory that is hidden loses its entries.
     let below: &[Entry] = &[("d/f", FILE, "", b"x"), ("d/e/f", FILE, "", b"x")];
     let layers: [(&[Entry], &str); 5] = [
         (&[(".wh.d", FILE, "", b"")], ""),

@@ -1,4 +1,4 @@
-//! OCI layouts, blob by blob.
+//! Makes OCI layouts, blob by blob.
 
 use std::fs;
 use std::io::Write;
@@ -14,7 +14,7 @@ pub const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 pub const CONFIGURATION: &str = "application/vnd.oci.image.config.v1+json";
 pub const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 
-/// A layout that is made.
+/// A layout that is being made.
 pub struct Layout {
     pub path: PathBuf,
 }
@@ -26,12 +26,12 @@ impl Layout {
         Self { path: path.into() }
     }
 
-    /// Where a blob is.
+    /// Returns the path of a blob.
     pub fn file_of(&self, descriptor: &Value) -> PathBuf {
         self.path.join("blobs/sha256").join(descriptor["digest"].as_str().unwrap().trim_start_matches("sha256:"))
     }
 
-    /// Adds a blob, and returns what refers to it.
+    /// Adds a blob, and returns its descriptor.
     pub fn blob(&self, media_type: &str, bytes: &[u8]) -> Value {
         let digest = sha256(bytes);
         fs::write(self.path.join("blobs/sha256").join(&digest), bytes).unwrap();
@@ -42,7 +42,7 @@ impl Layout {
         self.blob(media_type, document.to_string().as_bytes())
     }
 
-    /// A layer, compressed by a program (an empty name: by none).
+    /// Adds a layer, compressed by a program; with an empty name it is not compressed.
     pub fn layer(&self, archive: &[u8], program: &str) -> Value {
         let (ending, bytes) = match program {
             "" => (String::new(), archive.to_vec()),
@@ -51,7 +51,7 @@ impl Layout {
         self.blob(&format!("{LAYER}{ending}"), &bytes)
     }
 
-    /// An image of layers, with their digests when they are not compressed.
+    /// Adds an image of layers, with the digests of their uncompressed archives.
     pub fn image(&self, architecture: &str, layers: &[Value], plain: &[String]) -> Value {
         let config = json!({ "os": "linux", "architecture": architecture, "config": {},
             "rootfs": { "type": "layers", "diff_ids": plain } });
@@ -60,7 +60,7 @@ impl Layout {
         self.document(MANIFEST, &manifest)
     }
 
-    /// An image of archives, none of them compressed.
+    /// Adds an image of archives, none of them compressed.
     pub fn image_of(&self, archives: &[Vec<u8>]) -> Value {
         let layers: Vec<Value> = archives.iter().map(|archive| self.layer(archive, "")).collect();
         self.image("amd64", &layers, &plain_digests(archives))
@@ -72,7 +72,7 @@ impl Layout {
         fs::write(self.path.join("index.json"), index.to_string()).unwrap();
     }
 
-    /// The word that names an image of it.
+    /// Returns the word that names an image of the layout.
     pub fn word(&self, name: &str) -> String {
         let path = self.path.display();
         if name.is_empty() { format!("oci:{path}") } else { format!("oci:{path}:{name}") }
@@ -83,14 +83,14 @@ pub fn plain_digests(archives: &[Vec<u8>]) -> Vec<String> {
     archives.iter().map(|archive| format!("sha256:{}", sha256(archive))).collect()
 }
 
-/// The same with a name in the index.
+/// Returns the descriptor with a name for the index.
 pub fn named(descriptor: &Value, name: &str) -> Value {
     let mut named = descriptor.clone();
     named["annotations"] = json!({ "org.opencontainers.image.ref.name": name });
     named
 }
 
-/// The same for a platform.
+/// Returns the descriptor with a platform.
 pub fn for_platform(descriptor: &Value, architecture: &str, variant: Option<&str>) -> Value {
     let mut for_platform = descriptor.clone();
     for_platform["platform"] = json!({ "os": "linux", "architecture": architecture });
@@ -100,7 +100,7 @@ pub fn for_platform(descriptor: &Value, architecture: &str, variant: Option<&str
     for_platform
 }
 
-/// What a program makes of bytes.
+/// Returns the output of a program that gets these bytes as its input.
 fn packed(program: &str, bytes: &[u8]) -> Vec<u8> {
     let mut command = Command::new(program);
     let mut child = command.arg("-c").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

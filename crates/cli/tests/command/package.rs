@@ -1,6 +1,6 @@
-//! The Debian package: what `make install` installs, by the list of `Cargo.toml`, unpacked into an
-//! empty directory and used from there. cargo-deb, which takes minutes to build, is left to `make
-//! deb`; here dpkg-deb packs what the list names.
+//! Tests the Debian package: the files that `make install` installs, by the list in `Cargo.toml`,
+//! are unpacked into an empty directory and used from there. cargo-deb takes minutes to build, so
+//! only `make deb` uses it; here dpkg-deb packs the files of the list.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,10 +14,10 @@ use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, run};
 use ubtrfs_testkit::scratch::scratch_dir;
 
-/// Where the list has what `make install` installs.
+/// The directory in which the list expects the files of `make install`.
 const STAGE: &str = "target/release/package/";
 
-/// `[package.metadata.deb]` of this crate, and its version.
+/// Returns `[package.metadata.deb]` of this crate, and its version.
 fn metadata() -> (Value, String) {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
@@ -28,7 +28,7 @@ fn metadata() -> (Value, String) {
     (own["metadata"]["deb"].clone(), own["version"].as_str().unwrap().to_owned())
 }
 
-/// The files of a directory and all below it.
+/// Returns the files of a directory and all directories below it.
 fn files(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
     let below = entries.map(|entry| {
@@ -38,7 +38,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     below.flatten().collect()
 }
 
-/// The files that the source of an asset names: one, or all of a directory.
+/// Returns the files that the source of an asset names: one, or all of a directory.
 fn sources(source: &str, stage: &Path) -> Vec<PathBuf> {
     let path = match source.strip_prefix(STAGE) {
         Some(staged) => stage.join(staged),
@@ -48,7 +48,7 @@ fn sources(source: &str, stage: &Path) -> Vec<PathBuf> {
     if path.ends_with("*") { files(path.parent().unwrap()) } else { vec![path] }
 }
 
-/// Puts a file into the package, as cargo-deb does.
+/// Adds a file to the package, as cargo-deb does.
 fn add(source: &Path, directory: &Path, mode: &str) {
     fs::create_dir_all(directory).unwrap();
     let target = directory.join(source.file_name().unwrap());

@@ -1,4 +1,5 @@
-//! Volumes in partitions of disk images: found, named in advice, and used without their neighbours.
+//! Tests with volumes in partitions of disk images: they are found, named in advice, and used
+//! without a change of other partitions.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -21,7 +22,7 @@ fn disk(dir: &Path, pieces: &Pieces) -> PathBuf {
     path
 }
 
-/// Partitions 1 of 1 MiB, and 2 and 3 of 128 MiB.
+/// Returns a table with partition 1 of 1 MiB, and partitions 2 and 3 of 128 MiB.
 fn usual(sector: u64) -> Pieces {
     let place = |from: u64, size: u64| ((from << 20) / sector, ((from + size) << 20) / sector - 1);
     gpt(SIZE, sector, &[place(1, 1), place(2, 128), place(200, 128)])
@@ -82,7 +83,7 @@ fn every_command_takes_a_partition_and_advises_it() {
             assert!(with(&["info", image]).contains(&format!("new {label}")));
             with(&["check", image]);
         }
-        // Nobody has written outside of the partitions.
+        // Nothing has been written outside of the partitions.
         let file = File::open(&path).unwrap();
         for (at, piece) in &pieces {
             let mut found = vec![0; piece.len()];

@@ -1,5 +1,5 @@
-//! Every command takes places in a volume as `IMAGE:PATH` and as `IMAGE PATH`, and options before,
-//! between and behind its other arguments, with the same result.
+//! Tests that every command takes places in a volume as `IMAGE:PATH` and as `IMAGE PATH`, and
+//! options before, between and after its other arguments, with the same result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -16,19 +16,19 @@ use crate::{success, ubtrfs};
 /// A word that begins with this is a place in the image.
 const PLACE: char = '@';
 
-/// Of the image.
+/// The size of the image.
 const SIZE: u64 = 128 << 20;
 
-/// How a command is called.
+/// A call of a command.
 #[derive(Clone, Copy)]
 struct Call {
-    /// Its name, with those of the commands above.
+    /// The name of the command, after those of the commands above it.
     name: &'static str,
     options: &'static [&'static str],
     words: &'static [&'static str],
-    /// Why `IMAGE PATH` is not taken, though it names a place in a volume.
+    /// The reason why `IMAGE PATH` is not accepted, though the argument names a place in a volume.
     only_with_colon: Option<&'static str>,
-    /// It changes what is in the volume.
+    /// The command changes the contents of the volume.
     changes: bool,
 }
 
@@ -44,7 +44,8 @@ const fn only_with_colon(why: &'static str, call: Call) -> Call {
     Call { only_with_colon: Some(why), ..call }
 }
 
-/// All commands. Those that name no place in a volume are called for one that is not there.
+/// Calls of all commands. Commands that name no place in a volume are called with one that does not
+/// exist.
 const CALLS: &[Call] = &[
     call("subvolume list", &["-o", "-p"], &["@/dir"]),
     call("subvolume show", &["--json"], &["@/sub"]),
@@ -111,7 +112,7 @@ const CALLS: &[Call] = &[
     call("scrub resume", &["-r"], &["none"]),
     call("scrub status", &["--json"], &["none"]),
     call("scrub cancel", &[], &["none"]),
-    // What is behind the image is a command with its own options.
+    // The words after the image are a command with its own options.
     call("shell", &[], &["none"]),
     call("stats", &["--json"], &["none"]),
     call("subvolume get-default", &["--offset", "0"], &["none"]),
@@ -121,9 +122,9 @@ const CALLS: &[Call] = &[
     call("umount", &["--dead"], &["none"]),
 ];
 
-/// A command without others below it.
+/// A command without subcommands.
 pub struct Leaf {
-    /// Its name, with those of the commands above.
+    /// Its name, after those of the commands above it.
     pub name: String,
     pub takes_json: bool,
 }
@@ -131,7 +132,8 @@ pub struct Leaf {
 /// Commands that are not for users.
 const INTERNAL: [&str; 2] = ["ask-as", "generate"];
 
-/// All commands that users call, by one run of the program: as the completions for bash have them.
+/// Returns all commands for users, as the completions for bash list them, which takes a single run
+/// of the program.
 pub fn leaves() -> Vec<Leaf> {
     let dir = scratch_dir();
     success(&ubtrfs(&["generate".as_ref(), dir.path().as_os_str()]));
@@ -140,7 +142,7 @@ pub fn leaves() -> Vec<Leaf> {
     let quoted = |line: &str, before: &str| {
         line.strip_prefix(before).and_then(|rest| rest.strip_suffix('"')).map(ToOwned::to_owned)
     };
-    // "ABOVE,WORD)" and then "cmd=COMMAND"; "COMMAND)" and then "opts=WORDS".
+    // The lines are "ABOVE,WORD)" and then "cmd=COMMAND"; "COMMAND)" and then "opts=WORDS".
     let (mut below, mut words) = (BTreeMap::<_, Vec<_>>::new(), BTreeMap::new());
     for pair in lines.windows(2) {
         let Some(label) = pair[0].strip_suffix(')') else { continue };
@@ -165,7 +167,7 @@ pub fn leaves() -> Vec<Leaf> {
     leaves
 }
 
-/// A volume with files and subvolumes.
+/// Makes a volume with files and subvolumes.
 fn make(image: &str) {
     success(&ubtrfs(&["mkfs", "--size", "128M", image]));
     let at = |path: &str| format!("{image}:{path}");
@@ -179,13 +181,13 @@ fn make(image: &str) {
     success(&ubtrfs(&["mkdir", &at("/sub/added")]));
 }
 
-/// The words of a call with its places as `IMAGE:PATH`.
+/// Returns the words of a call with its places as `IMAGE:PATH`.
 fn with_colons(call: &Call, image: &str) -> Vec<String> {
     let word = |word: &&str| word.strip_prefix(PLACE).map_or((*word).to_owned(), |path| format!("{image}:{path}"));
     call.words.iter().map(word).collect()
 }
 
-/// The same as `IMAGE PATH…`.
+/// Returns the words of a call with its places as `IMAGE PATH…`.
 fn apart(call: &Call, image: &str) -> Vec<String> {
     let mut words = Vec::new();
     for word in call.words {
@@ -197,7 +199,7 @@ fn apart(call: &Call, image: &str) -> Vec<String> {
     words
 }
 
-/// A volume, by the bytes of its image that are not zero.
+/// A copy of a volume: the bytes of its image that are not zero.
 struct Original(Vec<(u64, Vec<u8>)>);
 
 impl Original {
@@ -221,7 +223,7 @@ impl Original {
     }
 }
 
-/// All that is in a volume, but for times and ids.
+/// Returns all contents of a volume, except for times and ids.
 fn content(image: &str) -> Vec<String> {
     let options = Options { read_only: true, no_atime: true, subvolume_id: Some(TreeId::FS.0), ..Options::default() };
     let fs = Filesystem::open_path(image, options).unwrap();
@@ -245,7 +247,7 @@ fn content(image: &str) -> Vec<String> {
     found
 }
 
-/// What a call prints and how it ends, and what is in the image then.
+/// Returns the output and the exit status of a call, and the contents of the image afterwards.
 fn result(
     call: &Call,
     original: &Original,
@@ -283,9 +285,9 @@ fn every_command_takes_both_forms_and_options_in_any_place() {
         let others = [[&*name, &*apart, &*options].concat(), [&*name, begin, &*options, end].concat()];
         let wanted = result(call, &original, image, &first);
         let is_of_the_image = call.words.iter().any(|word| word.starts_with(PLACE));
-        // The command line is understood.
+        // The command line is accepted.
         assert!(!wanted.1.starts_with("error: "), "{first:?}: {wanted:?}");
-        // Subvolumes differ, and an empty file is no archive.
+        // The subvolumes differ, and an empty file is not an archive.
         let is_expected = matches!((call.name, wanted.2), ("diff" | "import", Some(1)) | (_, Some(0)));
         assert!(!is_of_the_image || is_expected, "{first:?}: {wanted:?}");
         let others: BTreeSet<_> = others.iter().filter(|other| **other != first).collect();

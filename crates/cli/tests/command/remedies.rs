@@ -1,4 +1,4 @@
-//! Errors that a first-time user meets say what to do.
+//! Tests that errors which a first-time user meets say what to do.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -38,7 +38,7 @@ fn errors_say_which_place_is_not_what_it_should_be() {
     fails(&ubtrfs(&["restore", &image]), 2, "ubtrfs restore DEVICE DIR");
     fails(&ubtrfs(&["tree", "-t", "nonsense", &image]), 1, "name its number, or root, extent, chunk");
     fails(&ubtrfs(&["scrub", "status", &image]), 1, "name a directory on the mount of one");
-    // An image alone is its top level.
+    // An image without a path means its top level.
     let alone = success(&ubtrfs(&["property", "get", &image, "ro"]));
     assert_eq!(alone, success(&ubtrfs(&["property", "get", &format!("{image}:/"), "ro"])));
 }
@@ -52,7 +52,7 @@ fn images_without_anything_get_the_advice_to_make_a_volume() {
     fails(&ubtrfs(&["info", image]), 1, &format!("it is empty; 'ubtrfs mkfs {image}' makes a volume of it"));
     fs::write(&path, "a letter").unwrap();
     fails(&ubtrfs(&["info", image]), 1, "it has 8 bytes, fewer than any volume");
-    // What is there is not called nothing.
+    // A file with other contents is not reported as empty.
     fs::write(&path, vec![7; 200_000]).unwrap();
     let other = ubtrfs(&["info", image]);
     fails(&other, 1, "no btrfs found");
@@ -66,7 +66,7 @@ fn an_image_without_permission_is_an_error_that_says_who_may_open_it() {
     let image = new_volume(dir.path());
     fs::set_permissions(&image, fs::Permissions::from_mode(0o600)).unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    // A copy of the program that everybody may run.
+    // A copy of the program that all users may run.
     let program = dir.path().join("ubtrfs");
     crate::copy_program(&program);
     let mut command = std::process::Command::new("setpriv");

@@ -1,5 +1,5 @@
-//! `ubtrfs check --repair` puts right what can be derived, says before what it will do, and leaves
-//! all else alone.
+//! Tests that `ubtrfs check --repair` corrects what can be derived, announces what it will do, and
+//! changes nothing else.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use ubtrfs_testkit::walk::walk;
 use crate::{success, ubtrfs};
 use ubtrfs_damage::Image;
 
-/// A kind of damage, the fixture that suffers it, and what is done to it.
+/// A kind of damage, the fixture that gets it, and the function that causes it.
 struct Damage(&'static str, &'static str, fn(&Image));
 
 fn of_type(item_type: ItemType) -> impl Fn(&Key, &[u8]) -> bool {
@@ -151,7 +151,7 @@ fn are_put_right(damages: &[Damage]) {
         let stale = *what == "free space of a group that is not there";
         assert_eq!(check(&image, &[]).status.code(), Some(i32::from(!stale)), "{what}: not damaged");
 
-        // There is no terminal for the question: the plan is shown, and not carried out.
+        // Without a terminal for the question the plan is shown, but not carried out.
         let asked = check(&image, &["--repair"]);
         assert_eq!(asked.status.code(), Some(1), "{what}");
         let plan = String::from_utf8_lossy(&asked.stdout).into_owned();
@@ -211,7 +211,7 @@ fn a_sound_volume_is_not_written_to() {
     assert_eq!(check(&image, &["--yes"]).status.code(), Some(2), "--yes alone makes no sense");
 }
 
-/// mkfs.btrfs leaves something odd in new volumes of several devices, and a check finds no fault.
+/// mkfs.btrfs leaves unusual items in new volumes of several devices, which are no faults.
 #[test]
 fn a_sound_volume_of_two_devices_is_left_as_it_is() {
     require!(Need::Tool("mkfs.btrfs"));

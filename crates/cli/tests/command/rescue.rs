@@ -1,4 +1,4 @@
-//! `ubtrfs rescue` discards a log, or restores a superblock, after a confirmation.
+//! Tests that `ubtrfs rescue` discards a log, or restores a superblock, after a confirmation.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -38,7 +38,7 @@ fn a_log_is_given_up_only_when_that_is_confirmed() {
     assert!(again.contains("there is no log"), "{again}");
 }
 
-/// A volume at an offset of its image, without its primary superblock.
+/// Makes a volume at an offset of its image, without its primary superblock.
 fn without_primary(image: &Path, offset: u64, label: &str) {
     let (offset_option, path) = (offset.to_string(), image.to_str().unwrap());
     success(&ubtrfs(&["mkfs", "-f", "-L", label, "--offset", &offset_option, "--sizelimit", "200M", path]));
@@ -72,7 +72,7 @@ fn every_command_says_what_to_do_about_a_lost_superblock() {
     }
     let checked = ubtrfs(&["check", image]);
     assert!(String::from_utf8_lossy(&checked.stdout).contains("'ubtrfs rescue super-recover' puts"), "{checked:?}");
-    // These look at the copy, and write nothing.
+    // These commands use the copy, and write nothing.
     assert_eq!(success(&ubtrfs(&["label", image])), "it\n");
     assert!(success(&ubtrfs(&["history", image])).contains("superblock"));
     success(&ubtrfs(&["rescue", "super-recover", "--yes", image]));
@@ -97,14 +97,14 @@ fn advice_names_the_part_that_it_is_about() {
     let asked = ubtrfs(&[&["rescue", "super-recover"], &window[..], &[path]].concat());
     let command = format!("'ubtrfs rescue super-recover --yes --offset 300M --sizelimit 200M {path}' does it");
     fails(&asked, 1, &command);
-    // It says what it would put back.
+    // The command says what it would restore.
     let said = String::from_utf8_lossy(&asked.stdout).into_owned();
     assert!(said.contains("of the volume 'second' with the id "), "{said}");
     success(&ubtrfs(&[&["rescue", "super-recover", "--yes"], &window[..], &[path]].concat()));
     success(&ubtrfs(&[&["check"], &window[..], &[path]].concat()));
 }
 
-/// A copy of another volume's is none.
+/// A copy of another volume's superblock does not count.
 #[test]
 fn a_copy_that_an_older_volume_left_is_not_put_back() {
     require!(Need::Tool("mkfs.btrfs"));
@@ -115,8 +115,8 @@ fn a_copy_that_an_older_volume_left_is_not_put_back() {
     let made = Command::new("mkfs.btrfs").args(["-qfM", "-b", "60M", "-L", "new", path]).output().unwrap();
     assert!(made.status.success(), "{made:?}");
     let file = File::options().write(true).open(&image).unwrap();
-    // With the primary superblock it is known to be useless; without, that is unknown, and the
-    // message describes the copy.
+    // With the primary superblock the copy is known to be useless. Without it that is unknown, and
+    // the message describes the copy.
     let commits = success(&ubtrfs(&["restore", "--list-commits", path]));
     assert!(!commits.contains("64 MiB") && !commits.contains("67108864"), "{commits}");
     assert!(success(&ubtrfs(&["rescue", "super-recover", path])).contains("nothing was changed"));

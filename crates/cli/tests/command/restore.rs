@@ -1,4 +1,5 @@
-//! `ubtrfs restore` copies everything that can be read, and writes only into the directory.
+//! Tests that `ubtrfs restore` copies everything that can be read, and writes only into the
+//! directory.
 
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
@@ -48,13 +49,13 @@ impl Case {
         ubtrfs(&arguments)
     }
 
-    /// What is different in the copy.
+    /// Returns the differences of the copy.
     fn differences(&self) -> Vec<String> {
         diff(&within_range(self.fixture.tree()), &within_range(walk(&self.out())), Options::COPY)
     }
 }
 
-/// Without files whose times other file systems can't store.
+/// Returns the tree without files whose times other file systems can't store.
 fn within_range(mut tree: Tree) -> Tree {
     tree.entries.retain(|path, _| !path.starts_with(b"time/"));
     tree
@@ -79,7 +80,7 @@ fn sound_volumes_are_copied_as_they_are() {
         let what = format!("{name} (left: its manifest, right: the copy)");
         assert_same(&what, &within_range(case.fixture.tree()), &within_range(walk(&case.out())), Options::COPY);
         assert_eq!(changed(&case.image), before, "{name} was written to");
-        // Not again into what is there.
+        // A second restore into the same directory is refused.
         fails(&case.restore(&[]), 1, "is not empty");
     }
 }
@@ -123,7 +124,7 @@ fn any_superblock_and_any_older_root_will_do() {
     assert!(said(&output).contains("superblock at 67108864"), "{}", said(&output));
     assert_eq!(case.differences(), Vec::<String>::new());
 
-    // The newest commit is unusable; one of those before it is usable.
+    // The newest commit is unusable, and an earlier one is usable.
     fs::remove_dir_all(case.out()).unwrap();
     image.flip_all(image.superblock.root);
     let output = case.restore(&[]);
@@ -144,7 +145,7 @@ fn lost_leaves_take_only_their_own_items_along() {
     require!(Need::Root);
     let all = Case::new("plain").fixture.tree().entries.len();
     let leaves = Image::open(&Case::new("plain").image).leaves(TreeId::FS).len();
-    // The first holds the root directory's names, all other leaves are like each other.
+    // The first leaf holds the root directory's names; all other leaves are similar to each other.
     for number in [0, 1, leaves / 2, leaves - 1] {
         let case = Case::new("plain");
         let image = Image::open(&case.image);
@@ -154,7 +155,7 @@ fn lost_leaves_take_only_their_own_items_along() {
         let output = case.restore(&[]);
         let reported = said(&output);
         if number == 0 {
-            // Nothing can be opened whose root directory has no attributes; an older commit may
+            // A volume can't be opened if its root directory has no attributes; an older commit may
             // have another leaf there.
             assert!(!reported.contains("panicked"), "{reported}");
             continue;
@@ -190,7 +191,7 @@ fn data_is_copied_around_a_bad_sector_and_without_checksums() {
     fs::remove_dir_all(case.out()).unwrap();
     assert_eq!(case.restore(&["--ignore-checksums"]).status.code(), Some(0));
 
-    // Without the checksum tree everything is there, and can't be verified.
+    // Without the checksum tree all files exist, but can't be verified.
     let case = Case::new("plain");
     let image = Image::open(&case.image);
     for leaf in image.leaves(TreeId::CSUM) {
@@ -214,7 +215,8 @@ fn hostile_names_stay_inside_and_loops_end() {
             let entries = items.iter_mut().filter(|(key, _)| key.item_type == ItemType::DIR_INDEX);
             for (_, data) in entries {
                 if left == 0 {
-                    // The length of the name is the 16-bit number at 27, the name is at 30.
+                    // The length of the name is the 16-bit number at offset 27, and the name is at
+                    // 30.
                     data[27..29].copy_from_slice(&(name.len() as u16).to_le_bytes());
                     data.truncate(30);
                     data.extend_from_slice(name);
@@ -251,7 +253,7 @@ fn hostile_names_stay_inside_and_loops_end() {
     assert!(!Path::new("/evil").exists());
 }
 
-/// What is wrong in a tree may have right checksums: nothing is unreadable then.
+/// A tree with correct checksums may have wrong contents; then nothing is unreadable.
 #[test]
 fn files_that_no_directory_refers_to_are_found_though_all_can_be_read() {
     let dir = scratch_dir();
@@ -263,12 +265,12 @@ fn files_that_no_directory_refers_to_are_found_though_all_can_be_read() {
         crate::success(&ubtrfs(&["truncate", "-s", "5", &format!("{path}:deep/er/file{number}")]));
     }
     let image = Image::open(Path::new(&path));
-    // The directory says that it is a file, and the one above has lost an entry.
+    // The entry of the directory says that it is a file, and the directory above has lost an entry.
     let is_er = |key: &Key, data: &[u8]| key.item_type == ItemType::DIR_INDEX && data.ends_with(b"er");
     let (_, entry) = image.items(TreeId::FS).into_iter().find(|(key, data)| is_er(key, data)).unwrap();
     let er = u64::from_le_bytes(entry[..8].try_into().unwrap());
     let is_inode = |key: &Key, _: &[u8]| key.item_type == ItemType::INODE_ITEM && key.objectid == er;
-    // The mode is the 32-bit number at 52.
+    // The mode is the 32-bit number at offset 52.
     image.edit(TreeId::FS, is_inode, |_, data| data[52..56].copy_from_slice(&0o100_644_u32.to_le_bytes()));
     let out = dir.path().join("out");
     let output = ubtrfs(&["restore".as_ref(), Path::new(&path).as_os_str(), out.as_os_str()]);
@@ -302,7 +304,7 @@ fn a_user_gets_what_a_user_may_have() {
     }
 }
 
-/// What its own item says of a lost directory may name what is a symbolic link in the copy.
+/// The name in a lost directory's own item may be that of a symbolic link in the copy.
 #[test]
 fn lost_directories_are_not_searched_through_links() {
     require!(Need::Root);
@@ -311,11 +313,11 @@ fn lost_directories_are_not_searched_through_links() {
     let outside = case.dir.path().join("outside");
     fs::create_dir(&outside).unwrap();
     let items = image.items(TreeId::FS);
-    // The type of an entry is at 29, the number of its inode at the beginning, its name at 30.
+    // An entry has the inode number at its start, its type at offset 29, and its name at 30.
     let number = |data: &[u8]| u64::from_le_bytes(data[..8].try_into().unwrap());
     let entries = || items.iter().filter(|(key, _)| key.item_type == ItemType::DIR_INDEX);
     let (link_key, link) = entries().find(|(_, data)| data[29] == 7).unwrap();
-    // A directory with one file in it.
+    // A directory with one file.
     let (lost_key, lost) = entries()
         .filter(|(_, data)| data[29] == 2 && number(data) != link_key.objectid)
         .find(|(_, data)| entries().any(|(key, below)| key.objectid == number(data) && below[29] == 1))
@@ -360,7 +362,7 @@ fn lost_directories_are_not_searched_through_links() {
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 0, "{reported}");
 }
 
-/// What was restored once may have names of lost files itself.
+/// A volume that contains an earlier restore may have the names of lost files itself.
 #[test]
 fn a_lost_file_is_copied_though_its_names_are_taken() {
     let dir = scratch_dir();
@@ -369,7 +371,7 @@ fn a_lost_file_is_copied_though_its_names_are_taken() {
         crate::success(&crate::editing::with_input(&["put", &format!("{image}:{path}")], content.as_bytes()));
     }
     let items = Image::open(Path::new(&image)).items(TreeId::FS);
-    // An entry has the number of its inode at the beginning, and its name at 30.
+    // An entry has the inode number at its start, and its name at offset 30.
     let entry =
         |name: &[u8]| items.iter().find(|(key, data)| key.item_type == ItemType::DIR_INDEX && data[30..] == *name);
     let number = |name: &[u8]| u64::from_le_bytes(entry(name).unwrap().1[..8].try_into().unwrap());
@@ -432,7 +434,7 @@ fn subvolumes_elsewhere_are_named() {
     assert!(!out.exists());
 }
 
-/// What has an attribute of its user may be without permission to write.
+/// A file with an attribute in the user namespace may lack the permission to write.
 #[test]
 fn attributes_of_what_may_not_be_written_to_are_copied() {
     require!(Need::Kernel, Need::Tool("setpriv"), Need::Tool("setfattr"), Need::Tool("setfacl"));
@@ -479,7 +481,7 @@ fn a_copy_of_nothing_leaves_no_directory() {
     let restore = || ubtrfs(&["restore".as_ref(), image.as_os_str(), out.as_os_str()]);
     fails(&restore(), 1, "no btrfs found");
     assert!(!out.exists());
-    // One that was there stays.
+    // A directory that existed stays.
     fs::create_dir(&out).unwrap();
     fails(&restore(), 1, "no btrfs found");
     assert!(out.exists());

@@ -1,4 +1,4 @@
-//! Volumes that are filled as they are made.
+//! Tests of volumes that are filled when they are made.
 
 use std::fs;
 use std::io::Write;
@@ -19,7 +19,7 @@ use crate::{fails, success, ubtrfs};
 
 const EPOCH: &str = "1700000000";
 
-/// Runs `ubtrfs` as builds do that are to be reproducible.
+/// Runs `ubtrfs` as reproducible builds do.
 pub fn reproducibly(arguments: &[&str]) -> Output {
     let command = Path::new(env!("CARGO_BIN_EXE_ubtrfs"));
     Command::new(command).args(arguments).env("SOURCE_DATE_EPOCH", EPOCH).output().unwrap()
@@ -29,7 +29,7 @@ pub fn text(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Many files, in this order or in the other one.
+/// Makes many files, in this order or in reverse.
 fn many_files(at: &Path, reverse: bool) {
     let mut numbers: Vec<u32> = (0..3000).collect();
     if reverse {
@@ -47,7 +47,7 @@ fn many_files(at: &Path, reverse: bool) {
     }
 }
 
-/// What the kernel shows is the tree, and both checks are clean.
+/// Asserts that the kernel shows the tree, and that both checks are clean.
 pub fn holds(image: &Path, tree: &Path) {
     is_clean(&text(image));
     let check = Command::new("btrfs").args(["check", "--check-data-csum"]).arg(image).output().unwrap();
@@ -68,14 +68,14 @@ fn a_volume_holds_the_directory_that_it_was_made_of() {
     fs::set_permissions(&tree, fs::Permissions::from_mode(0o2751)).unwrap();
     success(&ubtrfs(&["mkfs", "--rootdir", &text(&tree), &text(&image)]));
     holds(&image, &tree);
-    // Its size was not asked for, and there is room for more.
+    // The size was not given, and there is room for more.
     quiet(&["mkdir", &format!("{}:new", text(&image))]);
-    // The same as small as it gets.
+    // The same volume with the smallest possible size.
     let small = dir.path().join("small");
     success(&ubtrfs(&["mkfs", "--rootdir", &text(&tree), "--shrink", "--size", "1G", &text(&small)]));
     holds(&small, &tree);
     assert!(fs::metadata(&small).unwrap().len() <= 80 << 20, "{}", fs::metadata(&small).unwrap().len());
-    // An archive gives the same.
+    // An archive of the tree results in the same contents.
     let archive = dir.path().join("tree.tar");
     let command = ["--xattrs", "--xattrs-include=*", "--acls", "-cS", "--format=posix", "-C", &text(&tree), "-f"];
     assert!(Command::new("tar").args(command).arg(&archive).arg(".").status().unwrap().success());
@@ -139,7 +139,7 @@ fn the_same_input_makes_the_same_image_byte_for_byte() {
             let _ = fs::remove_file(image);
             let (tree, image) = (text(tree), text(image));
             let command = [&["mkfs", "--rootdir", &tree][..], &options, more, &[&image]].concat();
-            // With one processor, and with all.
+            // With one processor, and with all of them.
             let output = if number == 0 {
                 let own = env!("CARGO_BIN_EXE_ubtrfs");
                 let mut one = Command::new("taskset");
@@ -153,7 +153,7 @@ fn the_same_input_makes_the_same_image_byte_for_byte() {
         assert!(same.status.success(), "{more:?}: {}", String::from_utf8_lossy(&same.stdout));
         is_clean(&text(&images[0]));
     }
-    // Nor does it matter who makes it, or what was there.
+    // The result does not depend on the user, or on the previous contents.
     let first = text(&images[0]);
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let others = tmpfs.join("others");
@@ -179,7 +179,7 @@ fn the_same_input_makes_the_same_image_byte_for_byte() {
     assert!(same.status.success(), "{}", String::from_utf8_lossy(&same.stdout));
     let _ = fs::remove_file(&first);
     success(&reproducibly(&["mkfs", "--rootdir", &text(&trees[0]), &first]));
-    // Another input has another id.
+    // Another input results in another id.
     let before = fs::read(&images[0]).unwrap()[65568..65584].to_vec();
     fs::write(trees[0].join("dir1/file1"), "other").unwrap();
     fs::remove_file(&images[0]).unwrap();
@@ -187,7 +187,7 @@ fn the_same_input_makes_the_same_image_byte_for_byte() {
     assert_ne!(fs::read(&images[0]).unwrap()[65568..65584], before);
     let image = text(&images[1]);
     fails(&reproducibly(&["mkfs", "-f", "--rootdir", "-", &image]), 1, "give --uuid");
-    // Two archives in one order, as well.
+    // The same applies to two archives with one order of entries.
     let archive = text(&dir.path().join("tar"));
     let sorted = ["--sort=name", "--mtime=@5", "--pax-option=delete=atime,delete=ctime", "--format=posix", "-cf"];
     let tar = Command::new("tar").args(sorted).args([&archive, "-C", &text(&trees[1]), "."]).status().unwrap();
@@ -199,7 +199,7 @@ fn the_same_input_makes_the_same_image_byte_for_byte() {
     assert!(Command::new("cmp").args(&images).status().unwrap().success());
 }
 
-/// Unmounts a directory in the end.
+/// Unmounts a directory at the end.
 struct Unmounted<'a>(&'a Path);
 
 impl Drop for Unmounted<'_> {
@@ -234,7 +234,7 @@ fn directories_become_subvolumes() {
     drop(mount);
     let missing = [&["mkfs", "-f", "--rootdir", &tree_path, "-u", "none"][..], &[&image_path]].concat();
     fails(&ubtrfs(&missing), 1, "none is no directory");
-    // It was noticed before anything was touched.
+    // The error was found before anything was changed.
     is_clean(&image_path);
     let twice = [&["mkfs", "-f", "--rootdir", &tree_path, "-u", "sub", "-u", "ro:sub"][..], &[&image_path]].concat();
     fails(&ubtrfs(&twice), 1, "twice");
@@ -250,7 +250,7 @@ fn files_get_the_flags_of_their_paths() {
     for name in ["db/one", "db/deep/two", "plain", "sums"] {
         fs::write(tree.join(name), vec![7; 50_000]).unwrap();
     }
-    // Without entries of directories.
+    // The archive has no entries for directories.
     let files = ["db/one", "db/deep/two", "plain", "sums", "small"];
     let tar = Command::new("tar").arg("-cf").arg(&archive).arg("-C").arg(&tree).args(files).status().unwrap();
     assert!(tar.success());
@@ -272,7 +272,8 @@ fn files_get_the_flags_of_their_paths() {
         let items = Command::new("btrfs").args(["inspect-internal", "dump-tree"]).arg(image).output().unwrap();
         let items = String::from_utf8_lossy(&items.stdout);
         assert_eq!(items.matches("(NODATASUM)").count(), 1, "sums");
-        // One file and one in the directory below it, whose directories inherit it to new files.
+        // One file, and one in the directory below it: these directories hand the flag down to new
+        // files.
         assert_eq!(items.matches("(NODATASUM|NODATACOW)").count(), 2);
         let mount = KernelMount::new(&[image], "");
         fs::write(mount.path().join("db/deep/new"), "new").unwrap();
@@ -317,7 +318,7 @@ fn what_is_behind_a_shrunk_volume_stays_but_for_its_own_superblocks() {
     success(&ubtrfs(&[&place[..], &["-f", "--rootdir", &tree, "--shrink"]].concat()));
     assert_eq!(file.metadata().unwrap().len(), len);
     assert!(read(behind).starts_with(b"another volume"));
-    // A copy there would be taken for a better state of the volume than a lost primary.
+    // A copy there would be taken for a better state of the volume than a lost primary superblock.
     assert_eq!(read(copy), [0; SUPERBLOCK_SIZE]);
     assert!(success(&ubtrfs(&["check", "--offset", "1M", &image])).contains("no fault found"));
 }
@@ -339,11 +340,11 @@ fn a_volume_that_can_not_be_filled_is_not_left_behind() {
     );
     fails(&with_input(&["mkfs", "--rootdir", "-", &text(&image)], b""), 1, "--size SIZE makes it");
     assert!(!image.exists());
-    // Of a file that was there, no volume is left.
+    // The file existed before; no volume is left in it.
     fs::File::create(&image).unwrap().set_len(150 << 20).unwrap();
     fails(&ubtrfs(&["mkfs", "--rootdir", &text(&tree), &text(&image)]), 1, "larger --size");
     fails(&ubtrfs(&["info", &text(&image)]), 1, "");
-    // Nor is an image made of itself.
+    // An image can't be made of a directory that contains it, either.
     fails(&ubtrfs(&["mkfs", "--rootdir", &text(dir.path()), &text(&image)]), 1, "make it elsewhere");
 }
 
@@ -371,7 +372,7 @@ fn a_compressed_volume_is_smaller_and_holds_the_same() {
     assert_eq!(wrong.status.code(), Some(2));
 }
 
-/// Neither the old volume nor an empty or half of the new one.
+/// Neither the old volume nor an empty or incomplete new one is left.
 #[test]
 fn what_is_killed_while_it_fills_a_volume_leaves_none() {
     let dir = scratch_dir();
@@ -388,7 +389,7 @@ fn what_is_killed_while_it_fills_a_volume_leaves_none() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ubtrfs"));
         command.args(["mkfs", "-f", "--label", "new", "--rootdir", "-", &image]);
         let mut child = command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        // It waits for more than it has been given.
+        // The command waits for more input.
         child.stdin.as_mut().unwrap().write_all(&archive[..8 << 20]).unwrap();
         kill_process(Pid::from_child(&child), signal).unwrap();
         child.wait().unwrap();
@@ -402,7 +403,7 @@ fn what_is_killed_while_it_fills_a_volume_leaves_none() {
     is_clean(&image);
 }
 
-/// A volume is as large as what comes into it asks for, and not as its files say they are.
+/// The size of a volume is that of the data which it gets, and not the apparent size of the files.
 #[test]
 fn holes_and_further_names_count_nothing_in_the_size_of_a_volume() {
     let dir = scratch_dir();
@@ -441,7 +442,7 @@ fn a_volume_that_is_not_made_takes_no_space_of_the_host() {
     assert_eq!((found.len(), found.blocks()), (128 << 20, 0));
 }
 
-/// Whatever it is read from, and however often it was committed meanwhile.
+/// This applies to every kind of input, and with any number of commits in between.
 #[test]
 fn a_volume_that_is_shrunk_is_little_larger_than_what_is_in_it() {
     let dir = scratch_dir();

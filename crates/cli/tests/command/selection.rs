@@ -1,4 +1,4 @@
-//! `mkfs --rootdir`: what of a tree or an archive comes into the volume, and whom it belongs to.
+//! Tests of `mkfs --rootdir`: which files of a tree or an archive are copied, and who owns them.
 
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::Path;
@@ -9,7 +9,7 @@ use ubtrfs_testkit::require;
 
 use crate::{fails, success, ubtrfs};
 
-/// A tree with files in several directories.
+/// Makes a tree with files in several directories.
 fn tree(top: &Path) {
     for dir in ["a/build", "proc/1", "b"] {
         std::fs::create_dir_all(top.join(dir)).unwrap();
@@ -19,7 +19,7 @@ fn tree(top: &Path) {
     }
 }
 
-/// The paths of an image, sorted.
+/// Returns the paths of an image, sorted.
 fn paths(image: &str) -> Vec<String> {
     let exported = ubtrfs(&["export", image]);
     assert!(exported.status.success(), "{}", String::from_utf8_lossy(&exported.stderr));
@@ -79,7 +79,7 @@ fn a_hard_link_to_what_is_left_out_is_refused_in_an_archive() {
     assert!(!Path::new(&image).exists());
 }
 
-/// User and group of a path of an image.
+/// Returns the user and the group of a path in an image.
 fn owner(image: &str, path: &str) -> String {
     let shown = success(&ubtrfs(&["stat", image, path]));
     let line = shown.lines().find(|line| line.contains("uid") || line.contains("owner")).unwrap_or(&shown);
@@ -144,7 +144,7 @@ fn other_file_systems_are_left_out_on_request() {
         env!("CARGO_BIN_EXE_ubtrfs"),
         dir.path().display()
     );
-    // A mount of this process alone, which ends with it.
+    // A mount in a namespace of this process, with which it ends.
     success(&Command::new("unshare").args(["-m", "sh", "-c", &script]).output().unwrap());
     let image = |name: &str| dir.path().join(name).display().to_string();
     assert!(paths(&image("all")).contains(&"./b/other".to_owned()));
@@ -175,8 +175,8 @@ fn what_is_no_archive_leaves_the_volume_that_was_there() {
     assert_eq!(success(&ubtrfs(&["label", &path("image")])).trim(), "old");
 }
 
-/// Neither larger nor smaller, whether it is a volume already, and what is in front of a part of it
-/// stays.
+/// The size stays the same, whether the file is a volume already, and the contents before a part of
+/// it stay.
 #[test]
 fn a_volume_that_is_not_made_leaves_a_file_of_the_same_size() {
     let dir = tempfile::tempdir().unwrap();
@@ -238,7 +238,7 @@ fn a_volume_of_a_compressed_archive_has_room_for_what_is_in_it() {
     let dir = tempfile::tempdir().unwrap();
     let (top, archive) = (dir.path().join("tree"), dir.path().join("archive.tar.gz"));
     std::fs::create_dir(&top).unwrap();
-    // More than the room that there is in addition, of two kilobytes when it is packed.
+    // More data than the additional room, which compresses to two kilobytes.
     let line = b"the same again and again, of which little is left ".repeat(20_000);
     for number in 0..700 {
         std::fs::write(top.join(number.to_string()), &line).unwrap();
@@ -250,7 +250,7 @@ fn a_volume_of_a_compressed_archive_has_room_for_what_is_in_it() {
     assert!(info["total_bytes"].as_u64().unwrap() > 1_200 << 20, "{info}");
 }
 
-/// Data of one file system begins and ends where blocks of 1 KiB do.
+/// The data ranges of this file system begin and end at blocks of 1 KiB.
 #[test]
 fn images_are_equal_whatever_blocks_the_host_has() {
     require!(Need::Kernel, Need::Tool("mkfs.ext4"));

@@ -1,5 +1,5 @@
-//! The program by the name of mkfs.btrfs: its options, its output, and volumes that equal those of
-//! mkfs.btrfs 7.3, which made those of `tests/fixtures/mkfs`.
+//! Tests of the program under the name of mkfs.btrfs: its options, its output, and volumes that
+//! equal those of mkfs.btrfs 7.3, which made the volumes of `tests/fixtures/mkfs`.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
@@ -26,7 +26,7 @@ impl StandIn {
         self.0.path().join(name)
     }
 
-    /// An empty image of this name.
+    /// Makes an empty image with this name.
     fn image(&self, name: &str, mib: u64) -> PathBuf {
         let path = self.path(name);
         File::create(&path).unwrap().set_len(mib << 20).unwrap();
@@ -44,18 +44,18 @@ fn unpack(from: &Path, to: &Path) {
     assert!(unpacked.success());
 }
 
-/// What mkfs.btrfs 7.3 writes that means nothing, or that is wrong, as ubtrfs writes it:
-/// docs/format.md lists the differences.
+/// Returns what ubtrfs writes in place of an item of mkfs.btrfs 7.3 that means nothing, or is
+/// wrong; docs/format.md lists the differences.
 fn as_meant(item: &str) -> String {
     if item.contains(" QGROUP_LIMIT ") {
-        // Its values are memory that nobody has written to.
+        // The values are uninitialised memory.
         return "QUOTA_TREE: limit".to_owned();
     }
     if item.contains("(QUOTA_TREE ROOT_ITEM 0)") || item.contains(": QUOTA_TREE ROOT_ITEM") {
-        // It says that nobody refers to the tree.
+        // The reference count of the tree is 0.
         return item.replace("bytes_used 0 ", "bytes_used 16384 ").replace("refs 0", "refs 1");
     }
-    // The first chunk of the volume that mkfs.btrfs begins with.
+    // The first chunk of the temporary volume with which mkfs.btrfs begins.
     item.replace(
         "io_align 4096 io_width 4096 sector_size 4096 num_stripes 1 sub_stripes 0",
         "io_align 65536 io_width 65536 sector_size 4096 num_stripes 1 sub_stripes 1",
@@ -63,11 +63,11 @@ fn as_meant(item: &str) -> String {
     .replace("num_stripes 1 sub_stripes 0", "num_stripes 1 sub_stripes 1")
 }
 
-/// What mkfs.btrfs says where only the want of another feature turns one off.
+/// The warning of mkfs.btrfs if it turns the feature off only because another one is missing.
 const NO_BLOCK_GROUP_TREE: &str =
     "WARNING: disabling block-group-tree feature due to missing no-holes and free-space-tree features\n";
 
-/// What a call that makes a volume says besides.
+/// Returns the text on the standard error stream of a call that makes a volume.
 #[track_caller]
 fn says(output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stderr);
@@ -100,7 +100,8 @@ fn volumes_equal_those_of_mkfs_btrfs() {
         assert_eq!((says(&output), output.stdout.is_empty()), (said.to_owned(), true), "{name}");
         let (our_items, their_items) = (items(&ours), items(&theirs));
         if name == "squota" && their_items.is_empty() {
-            // Dumps of before 6.7 know no simple quotas; the kernel mounts them in crates/mkfs.
+            // Dump programs before 6.7 don't know simple quotas; in crates/mkfs the kernel mounts
+            // such volumes.
             continue;
         }
         assert!(our_items.len() > 30, "{name}: the dump was not understood: {our_items:?}");
@@ -119,7 +120,7 @@ fn volumes_equal_those_of_mkfs_btrfs() {
     assert!(tried > 30, "{tried}");
 }
 
-/// The value behind a label of the summary, as scripts cut it out.
+/// Returns the value after a label of the summary, as scripts extract it.
 fn value<'a>(summary: &'a str, label: &str) -> &'a str {
     let line = summary.lines().find(|line| line.trim_start().starts_with(label));
     line.unwrap_or_else(|| panic!("no {label} in {summary}")).trim_start()[label.len()..].trim()
@@ -159,7 +160,7 @@ fn the_summary_has_the_lines_that_scripts_look_for() {
     assert_eq!(success(&ubtrfs(&["mkfs", "-O", "list-all"])), listed);
 }
 
-/// A tree with directories and files, and an image beside it.
+/// Makes a tree with directories and files, and an image beside it.
 fn with_tree() -> StandIn {
     let stand_in = StandIn::new();
     for dir in ["etc", "home", "srv/data", "usr"] {
@@ -270,7 +271,7 @@ fn mixed_groups_have_the_profiles_that_mkfs_btrfs_gives_them() {
         let summary = success(&stand_in.run(&[&["-f", "-M"], options, &["a"]].concat()));
         assert!(value(&summary, "Data+Metadata:").starts_with(profile), "{summary}");
     }
-    // Else the one that is left out is that of the other.
+    // With ubtrfs mkfs the profile that is not given is that of the other.
     success(&ubtrfs(&["mkfs", "-q", "-f", "-M", "-d", "dup", image.to_str().unwrap()]));
 }
 
@@ -278,7 +279,7 @@ fn mixed_groups_have_the_profiles_that_mkfs_btrfs_gives_them() {
 fn options_are_taken_as_getopt_long_takes_them() {
     let stand_in = StandIn::new();
     stand_in.image("a", 300);
-    // Shortened, repeated (the last one counts), joined, and after the device.
+    // The options are abbreviated, repeated (the last one counts), joined, and after the device.
     success(&stand_in.run(&["a", "-qKf", "--lab", "first", "-Lsecond", "--nodes=4k", "-n8k", "-vv"]));
     let info: serde_json::Value =
         serde_json::from_str(&success(&ubtrfs(&["info", "--json", stand_in.path("a").to_str().unwrap()]))).unwrap();
@@ -324,7 +325,7 @@ fn a_size_that_no_file_can_have_leaves_the_volume_that_is_there() {
     let image = stand_in.image("a", 300);
     let huge = 7 << 60;
     if std::fs::File::options().write(true).open(&image).unwrap().set_len(huge).is_ok() {
-        // Files of this file system can be that long.
+        // This file system allows files of that size.
         return;
     }
     success(&stand_in.run(&["-q", "-L", "old", "a"]));
@@ -341,7 +342,7 @@ fn a_byte_count_leaves_a_larger_image_as_large_as_it_is() {
     assert_eq!(value(&summary, "Filesystem size:"), "300.00MiB");
     assert_eq!(std::fs::metadata(&image).unwrap().len(), 500 << 20);
     success(&ubtrfs(&["check", image.to_str().unwrap()]));
-    // What is filled makes an image that is smaller, or that is none yet.
+    // A filled volume can be made in a file that is too small, or does not exist.
     std::fs::create_dir(stand_in.path("tree")).unwrap();
     std::fs::write(stand_in.path("tree/file"), "content").unwrap();
     for name in ["a", "new"] {
@@ -349,13 +350,13 @@ fn a_byte_count_leaves_a_larger_image_as_large_as_it_is() {
         assert_eq!(std::fs::metadata(stand_in.path(name)).unwrap().len(), 600 << 20);
         assert_eq!(success(&ubtrfs(&["cat", stand_in.path(name).to_str().unwrap(), "/file"])), "content");
     }
-    // So do image builders that give it a temporary file, which is empty.
+    // Image builders do the same with a temporary file, which is empty.
     stand_in.image("empty", 0);
     for arguments in [&["-q", "-r", "tree", "empty"][..], &["-q", "-f", "-r", "tree", "empty", "--shrink"]] {
         success(&stand_in.run(arguments));
         assert_eq!(success(&ubtrfs(&["cat", stand_in.path("empty").to_str().unwrap(), "/file"])), "content");
     }
-    // With --shrink the volume ends the file, whatever was asked for.
+    // With --shrink the file ends with the volume, whatever size was requested.
     stand_in.image("larger", 500);
     let summary = success(&stand_in.run(&["-b", "300M", "--shrink", "--rootdir", "tree", "larger"]));
     let info = success(&ubtrfs(&["info", "--json", stand_in.path("larger").to_str().unwrap()]));

@@ -1,4 +1,4 @@
-//! Subvolumes of volumes that are not mounted.
+//! Tests with subvolumes of volumes that are not mounted.
 
 use std::fs;
 
@@ -69,7 +69,7 @@ fn a_subvolume_of_an_image_is_reset_to_a_snapshot() {
     assert_eq!(paths(&image), ["place/a", "place/a/inner", "kept", "b"]);
     let shown: Value = serde_json::from_str(&subvolume(&["show", "--json", &at("b")])).unwrap();
     assert_eq!((&shown["id"], &shown["read_only"]), (&260.into(), &false.into()), "{shown}");
-    // The new one is the default by now.
+    // The new subvolume is the default now.
     assert!(subvolume(&["get-default", &image]).starts_with("ID 260 "));
     assert_eq!(success(&ubtrfs(&["ls", &image, "/"])), "inner\n");
 
@@ -101,7 +101,7 @@ fn the_default_subvolume_and_the_property_ro_are_shown_and_set() {
     let default = subvolume(&["get-default", &image]);
     assert!(default.starts_with("ID 256 gen ") && default.ends_with(" top level 5 path a\n"), "{default}");
     fails(&ubtrfs(&["subvolume", "delete", &at("a")]), 1, "the default subvolume can't be deleted");
-    // Places are named from the top level whatever the default is.
+    // Places are named from the top level, whatever the default is.
     subvolume(&["set-default", "257", &image]);
     subvolume(&["delete", &at("a")]);
     subvolume(&["set-default", "5", &image]);
@@ -143,14 +143,14 @@ fn what_can_not_be_done_is_refused_and_changes_nothing() {
         fails(&ubtrfs(&[&["subvolume"], attempt].concat()), 1, words);
     }
     assert!(fs::read(&image).unwrap() == before);
-    // One that fails keeps no other from its turn.
+    // If one deletion fails, the others are done all the same.
     let output = ubtrfs(&["subvolume", "delete", &at("none"), &at("a/inner")]);
     fails(&output, 1, "No such file or directory");
     assert_eq!(paths(&image), ["a"]);
     assert_eq!(ubtrfs(&["subvolume", "list", "--sort=size", &image]).status.code(), Some(2));
 }
 
-/// What a terminal obeys is escaped in what is said about names.
+/// Characters in names that control a terminal are escaped in messages.
 #[test]
 fn names_with_control_characters_are_shown_escaped() {
     const ESCAPED: &str = "evil\\u{1b}]0;title\\u{7}";

@@ -1,4 +1,4 @@
-//! Trees that belong to somebody else, who changes them while they are copied (invariant 47).
+//! Tests with trees of another user, who changes them while they are copied (invariant 47).
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -21,14 +21,14 @@ fn text(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Whether the files of an image have what nobody else may read.
+/// Whether the files of an image contain data that nobody else may read.
 fn has_secrets(image: &str) -> bool {
     let exported = ubtrfs(&["export", image]);
     assert!(exported.status.success());
     exported.stdout.windows(SECRET.len()).any(|part| part == SECRET)
 }
 
-/// Says to a thread that it is over, also when a test fails.
+/// Signals a thread to end, even if the test fails.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -37,7 +37,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// The owner of a directory exchanges it and a link to another one again and again.
+/// The owner of a directory repeatedly exchanges it with a link to another directory.
 #[test]
 fn a_directory_that_is_exchanged_for_a_link_gives_away_no_other_files() {
     let dir = scratch_dir();

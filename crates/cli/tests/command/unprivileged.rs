@@ -1,7 +1,7 @@
-//! Images made and edited by a user without any privilege, where there is no FUSE.
+//! Tests in which an unprivileged user makes and edits images without FUSE.
 //!
-//! The sizes are odd: what loop devices of other tests have may be looked at by root alone, and an
-//! image of the same size might be one of these.
+//! The sizes are unusual: only root may look at what the loop devices of other tests hold, so an
+//! image of the same size might be taken for the one behind such a device.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -19,7 +19,7 @@ use crate::archives::run;
 use crate::editing::{difference, is_clean, make_tree};
 use crate::rootdir::text;
 
-/// A shell of that user in a directory that is theirs; `$U` is the program.
+/// Runs a shell as that user, in a directory that belongs to the user; `$U` is the program.
 fn as_nobody(dir: &Path, script: &str) -> String {
     let program = dir.join("ubtrfs");
     if !program.exists() {
@@ -114,7 +114,7 @@ fn every_command_for_images_works_without_privileges_and_without_fuse() {
     let mount = KernelMount::new(&[&images[2]], "ro");
     let again = mount.path().join("true");
     assert_eq!(fs::metadata(again).unwrap().mode() & 0o7777, 0o6755);
-    // What only root may make outside of an image is not made there.
+    // Outside of an image, nothing is made that only root may make.
     assert_eq!(fs::metadata(dir.path().join("out/true")).unwrap().mode() & 0o7777, 0o755);
 }
 
@@ -126,7 +126,7 @@ fn a_root_tree_of_debian_that_nobody_made_an_image_of_is_the_same_in_the_kernel_
     let dir = scratch_dir();
     let tree = dir.path().join("tree");
     let at = |path: &str| tree.join(path);
-    // As it is installed here: the directories that are links come first.
+    // The links to directories come first, as on an installed system.
     for (link, target) in [("bin", "usr/bin"), ("sbin", "usr/sbin"), ("lib", "usr/lib"), ("lib64", "usr/lib64")] {
         fs::create_dir_all(at(target)).unwrap();
         std::os::unix::fs::symlink(target, at(link)).unwrap();

@@ -1,4 +1,5 @@
-//! Walks through the files of an image end, whatever it holds, and say where they stopped.
+//! Tests that walks through the files of an image end, whatever it holds, and report where they
+//! stopped.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -15,7 +16,7 @@ use crate::{fails, new_volume, success, ubtrfs};
 /// The flag that `chattr +i` sets.
 const IMMUTABLE: u64 = 1 << 6;
 
-/// The number of the inode that a name refers to.
+/// Returns the inode number of a name.
 fn number(image: &str, path: &str) -> u64 {
     let shown = success(&ubtrfs(&["stat", image, path]));
     let digits = shown.split("inode      ").nth(1).unwrap_or_else(|| panic!("{shown}"));
@@ -58,7 +59,7 @@ fn a_directory_within_itself_is_named_and_ends_every_walk() {
     assert!(superblock() == before, "none of them has changed anything");
 }
 
-/// The sizes of files are only added up: any sum of them fits.
+/// The sizes of files are only summed up, and the sum must not overflow.
 #[test]
 fn files_of_nearly_any_size_are_copied_within_an_image() {
     let dir = scratch_dir();
