@@ -1,5 +1,5 @@
-//! Answers that programs get from the kernel's driver, too: of what flags of files forbid, of
-//! placeholders of subvolumes, of subvolumes that were deleted.
+//! Tests that programs get the same answers as from the kernel's driver: about operations that file
+//! flags forbid, placeholders of subvolumes, and deleted subvolumes.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -33,7 +33,7 @@ fn chattr(change: &str, path: &Path) {
     run(command("chattr", &[change]).arg(path)).ok();
 }
 
-/// What opening a file with all kinds of access returns.
+/// Returns the results of opening a file with all kinds of access.
 fn openings(path: &Path, what: &str) -> Vec<String> {
     let (append, truncate) = (libc::O_APPEND, libc::O_TRUNC);
     let mut said_of = Vec::new();
@@ -98,7 +98,7 @@ fn run_touch(path: &Path) -> io::Result<()> {
     File::open(path)?.set_modified(std::time::UNIX_EPOCH)
 }
 
-/// The error of a command that ends by one of the system's.
+/// Runs a command, and returns the system's error with which it ends.
 fn run_ubtrfs(words: &[&str], path: &Path) -> io::Result<()> {
     let outcome = ubtrfs(&words.iter().map(OsStr::new).chain([path.as_os_str()]).collect::<Vec<_>>());
     if outcome.success() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ENOTTY)) }
@@ -115,8 +115,9 @@ fn placeholders_of_subvolumes_answer_as_the_kernels() {
     volume.assert_kernels_tour_is_the_same(&ours, tour_of_placeholders);
 }
 
-/// Sets flags of files and directories by `FS_IOC_SETFLAGS`, beginning with each value of
-/// `btrfs.compression` and with flags that another call has set, and prints what there is then.
+/// Sets flags of files and directories by `FS_IOC_SETFLAGS`, for each initial value of
+/// `btrfs.compression` and each of the flags that another call has set, and prints the resulting
+/// state.
 const FLAGS_AND_PROPERTIES: &str = r"
 import errno, fcntl, os, struct, sys
 GET, SET, PROPERTY = 0x80086601, 0x40086602, 'btrfs.compression'
@@ -159,7 +160,7 @@ fn flags_and_the_property_of_compression_change_together_as_the_kernels() {
     volume.assert_kernels_tour_is_the_same(&ours, tour);
 }
 
-/// Makes subvolumes through a descriptor of one that was deleted.
+/// Makes subvolumes through a descriptor of a deleted subvolume.
 const IN_DELETED: &str = r#"
 import errno, fcntl, os, struct, sys
 def ioctl(dir, number, source, name):
@@ -205,7 +206,7 @@ fn subvolumes_that_were_deleted_or_moved_are_listed_as_they_are_before_a_commit(
     volume.umount();
 }
 
-/// Another subvolume that gets the name meanwhile stays.
+/// Another subvolume that gets the name meanwhile is not deleted.
 #[test]
 fn a_subvolume_that_is_deleted_by_its_number_is_that_one() {
     const ROUNDS: u32 = 40;
@@ -242,7 +243,8 @@ fn a_subvolume_that_is_deleted_by_its_number_is_that_one() {
     volume.check();
 }
 
-/// What is shared by `copy_file_range` is durable when it returns, if the target is open so.
+/// If the target is open for durable writes, what `copy_file_range` shares is durable when it
+/// returns.
 #[test]
 fn copies_into_files_that_are_open_for_durable_writes_are_durable() {
     require!(Need::Root, Need::Fuse);

@@ -1,5 +1,5 @@
-//! Mounting by mount(8), by fstab and by systemd; volumes inside of images, from elsewhere, and
-//! damaged ones.
+//! Tests of mounts by mount(8), by fstab and by systemd, and of volumes inside images, volumes from
+//! other systems, and damaged ones.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -23,7 +23,7 @@ use ubtrfs_testkit::walk::walk;
 use crate::harness::{FUSE, Volume, cat, fails, ubtrfs};
 use ubtrfs_damage::Image;
 
-/// What the user does. `$1` is ubtrfs, `$2` the image, `$3` the mount point.
+/// The actions of the user. `$1` is ubtrfs, `$2` the image, `$3` the mount point.
 const USER: &str = r#"
     set -e
     "$1" mount "$2" "$3"
@@ -47,8 +47,8 @@ const USER: &str = r#"
 /// The offset of the volume in the image.
 const OFFSET: u64 = 3 << 20;
 
-/// In a mount namespace where `mount.ubtrfs` is installed: `$1` is ubtrfs, `$2` the image, `$3` the
-/// mount point, `$4` a directory.
+/// Runs in a mount namespace where `mount.ubtrfs` is installed: `$1` is ubtrfs, `$2` the image,
+/// `$3` the mount point, `$4` a directory.
 const SESSION: &str = r#"
     set -e
     mkdir "$4/sbin"
@@ -98,7 +98,7 @@ fn mount_and_fstab_find_the_helper() {
     volume.check();
 }
 
-/// Two servers that write to one image, each with its own map of free space, destroy it.
+/// Two servers that write to one image would destroy it, since each has its own map of free space.
 #[test]
 fn one_image_has_one_server_whatever_its_name() {
     require!(Need::Kernel, FUSE);
@@ -116,7 +116,7 @@ fn one_image_has_one_server_whatever_its_name() {
         &|device| in_use(&ubtrfs(&["mkfs".as_ref(), "-f".as_ref(), device.as_os_str()])),
         &repair,
     ];
-    // Together, as each of them tries for seconds.
+    // At the same time, since each of them retries for seconds.
     let all_refused = |devices: [&Path; 2]| {
         thread::scope(|scope| {
             for device in devices {
@@ -131,7 +131,7 @@ fn one_image_has_one_server_whatever_its_name() {
     volume.umount();
     volume.try_mount_device(one.path(), "").ok();
     all_refused([other.path(), other.path()]);
-    // The image is what this device shows, so it is mounted already.
+    // The image is what this device shows, so it counts as mounted.
     again.try_mount_device(&volume.image, "").ok();
     assert_eq!(again.stats()["pid"], volume.stats()["pid"]);
     again.umount();
@@ -201,7 +201,7 @@ fn a_volume_without_one_of_its_devices_is_read_and_written() {
     }
 }
 
-/// Synology's kernels set flags of inodes and subvolumes that no other kernel takes.
+/// Synology's kernels set flags of inodes and subvolumes that no other kernel knows.
 #[test]
 fn volumes_of_synology_are_read_and_written_and_keep_their_flags() {
     use ubtrfs_format::items::{InodeFlags, InodeItem, RootFlags, RootItem};
@@ -253,7 +253,7 @@ fn volumes_of_synology_are_read_and_written_and_keep_their_flags() {
     let own = roots.iter().find(|(key, _)| key.item_type == ItemType::ROOT_ITEM && key.objectid == TreeId::FS.0);
     assert_eq!(RootItem::parse(&own.unwrap().1).unwrap().flags, RootFlags::SYNOLOGY);
     ubtrfs(&["check".as_ref(), volume.image.as_os_str()]).ok();
-    // Flags that nobody is known to set are shown, and not written among.
+    // Flags of unknown origin are shown, and a volume with them is only mounted read-only.
     set(1 << 20, TreeId::FS, ItemType::INODE_ITEM);
     assert_eq!(flags("kept"), "0x40100000");
     let refused = volume.try_mount_device(&volume.image, "");
@@ -371,8 +371,8 @@ fn a_user_is_root_on_a_volume_from_elsewhere() {
     volume.check();
 }
 
-/// `$1` is ubtrfs, `$2` the image next to the mount point, `$3` the mount point. The connection of
-/// a server that hangs is aborted.
+/// Runs commands from within the mount; the connection of a server that hangs is aborted. `$1` is
+/// ubtrfs, `$2` the image next to the mount point, `$3` the mount point.
 const FROM_WITHIN: &str = r#"
     cd "$3"
     for image in "../${2##*/}" "$3/../${2##*/}"; do

@@ -1,4 +1,5 @@
-//! Block devices, their partitions, and images that the kernel has mounted: one writer for each.
+//! Tests that block devices, their partitions, and images that the kernel has mounted have only one
+//! writer each.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -21,7 +22,7 @@ struct Partition<'a> {
 }
 
 impl<'a> Partition<'a> {
-    /// MiB of a disk.
+    /// Adds a partition to a disk. Its start and length are in MiB.
     fn add(disk: &'a LoopDevice, number: u32, start: u64, length: u64) -> Self {
         let sectors = [start, length].map(|mib| (mib << 11).to_string());
         let number_text = number.to_string();
@@ -41,7 +42,7 @@ fn on<'a>(words: &[&'a str], device: &'a Path) -> Outcome {
     ubtrfs(&words.chain([device.as_os_str()]).collect::<Vec<_>>())
 }
 
-/// Two servers that write to one volume leave nothing of it.
+/// Two servers that write to one volume would destroy it.
 #[test]
 fn a_partition_of_a_loop_device_and_its_image_have_one_server() {
     require!(Need::Kernel, FUSE, Need::Tool("addpart"));
@@ -57,7 +58,7 @@ fn a_partition_of_a_loop_device_and_its_image_have_one_server() {
     fails(&other.try_mount_device(&first.path, ""), "in use by another program");
     fails(&on(&["mkfs", "-f"], &first.path), "in use by another program");
     volume.umount();
-    // The other way round, and both partitions together.
+    // The other order, and both partitions together.
     other.try_mount_device(&first.path, "").ok();
     let both = Volume::without_image();
     both.try_mount_device(&second.path, "").ok();
@@ -88,7 +89,7 @@ fn every_command_that_writes_takes_a_block_device() {
     writing.sync_all().unwrap();
     drop(writing);
     on(&["rescue", "super-recover", "--yes"], device).ok();
-    // A bad copy is rewritten.
+    // A bad copy is corrected.
     let writing = fs::OpenOptions::new().write(true).open(device).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&writing, &[0; 4096], 64 << 20).unwrap();
     writing.sync_all().unwrap();
@@ -98,8 +99,8 @@ fn every_command_that_writes_takes_a_block_device() {
     on(&["check"], device).ok();
 }
 
-/// In a mount namespace of its own: `$1` is the command, `$2` the image, `$3` a directory, `$4`
-/// another volume of [`NOBODY`], `$5` another directory, of that user, `$6` its device in the end.
+/// Runs in a mount namespace of its own: `$1` is the command, `$2` the image, `$3` a directory,
+/// `$4` another volume, of [`NOBODY`], `$5` another directory, of that user, `$6` its final device.
 const FOOLED: &str = r#"
     set -e
     cp -a /dev/fuse "$3/fuse"
@@ -116,7 +117,7 @@ const FOOLED: &str = r#"
     exit 0
 "#;
 
-/// A user's mount may call itself by any device's name.
+/// A user's mount may claim the name of any device.
 #[test]
 fn a_mount_that_calls_itself_by_a_device_hides_nothing() {
     require!(Need::Kernel, FUSE, Need::Tool("setpriv"), Need::Tool("fusermount3"));
@@ -140,7 +141,7 @@ fn a_mount_that_calls_itself_by_a_device_hides_nothing() {
     );
 }
 
-/// In a mount namespace of its own: `$1` is the command, `$2` the image, `$3` a directory.
+/// Runs in a mount namespace of its own: `$1` is the command, `$2` the image, `$3` a directory.
 const NO_NODES: &str = r#"
     set -e
     mkdir "$3/kernel"
@@ -155,7 +156,7 @@ const NO_NODES: &str = r#"
     exit 0
 "#;
 
-/// As in containers and chroots.
+/// Containers and chroots may lack device nodes.
 #[test]
 fn a_device_without_a_node_is_found() {
     require!(Need::Kernel);
@@ -169,12 +170,12 @@ fn a_device_without_a_node_is_found() {
     }
 }
 
-/// sysfs shows ordinary users the path of a device's file, which may not exist, or be in a
+/// sysfs shows ordinary users the path of a device's file. That file may not exist, or be in a
 /// directory that they may not search.
 #[test]
 fn a_file_that_may_be_behind_a_device_is_not_written_to() {
     require!(Need::Kernel, Need::Tool("setpriv"));
-    // Of a size that other tests' images don't have, who would be refused.
+    // The images of other tests don't have this size; otherwise these tests would be refused.
     let volume = Volume::without_image();
     on(&["mkfs", "--size", "211M"], &volume.image).ok();
     fs::set_permissions(volume.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -194,7 +195,7 @@ fn a_file_that_may_be_behind_a_device_is_not_written_to() {
     let device = LoopDevice::attach(&hidden, false);
     fails(&as_user(&["mkfs", "-f"]), "has a file that can't be looked at");
     drop(device);
-    // A file without another name is not the one that is there.
+    // A file without any name is not the one that now has the name.
     let other = private.join("other");
     fs::File::create(&other).unwrap().set_len(211 << 20).unwrap();
     fs::remove_file(&hidden).unwrap();
@@ -208,7 +209,7 @@ fn a_file_that_may_be_behind_a_device_is_not_written_to() {
     fails(&as_user(&["mkfs", "-f"]), "has a file that can't be looked at");
     as_user(&["check"]).ok();
     drop(device);
-    // What is of another size is something else.
+    // A file of another size can't be the one behind the device.
     let other = volume.dir.path().join("other");
     fs::File::create(&other).unwrap().set_len(212 << 20).unwrap();
     let device = LoopDevice::attach(&other, false);
@@ -217,7 +218,8 @@ fn a_file_that_may_be_behind_a_device_is_not_written_to() {
     drop(device);
 }
 
-/// A mirrored volume of two devices, one of which was away while the volume got another one.
+/// A mirrored volume of two devices, one of which was away while another device was added to the
+/// volume.
 struct Comeback {
     volume: Volume,
     stayed: LoopDevice,
@@ -226,7 +228,7 @@ struct Comeback {
 }
 
 impl Comeback {
-    /// `change` gets the device that is new, and the mount.
+    /// Makes the volume. `change` gets the device that is new, and the mount.
     fn after(change: fn(&Path, &Path)) -> Self {
         let volume = Volume::without_image();
         let [first, second, third] = ["first", "second", "third"].map(|name| volume.dir.path().join(name));
@@ -246,7 +248,7 @@ impl Comeback {
         Self { volume, stayed, came_back: attach(&second), new }
     }
 
-    /// The file, on a mount of these devices.
+    /// Returns the content of the file, on a mount of these devices.
     fn shown(&self, devices: &[&LoopDevice], options: &str) -> String {
         let more = devices[1..].iter().map(|device| format!(",device={}", device.path().display()));
         let options = format!("{options}{}", more.collect::<String>());
@@ -271,7 +273,7 @@ fn a_volume_is_mounted_by_a_device_that_it_has_no_more() {
             assert_eq!(comeback.shown(devices, options), "new", "{options}");
         }
     }
-    // It is as it was.
+    // The device is up to date again.
     assert!(!on(&["info"], came_back.path()).ok().stdout.contains("lacks"));
     ubtrfs(&["check".as_ref(), stayed.path().as_os_str(), new.path().as_os_str()]).ok();
     let kernel = volume.dir.path().join("kernel");

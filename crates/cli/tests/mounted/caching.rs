@@ -1,5 +1,4 @@
-//! The kernel's cache of a file's content: every reader sees the last write, whichever path it
-//! took.
+//! Tests of the kernel's page cache: every reader sees the last write, whichever path it took.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
@@ -20,7 +19,7 @@ use crate::posix::Diary;
 const BLOCK: usize = 4096;
 const BLOCKS: usize = 64;
 
-/// A block that the kernel lets be written directly.
+/// A block with the alignment that direct writes need.
 #[repr(C, align(4096))]
 struct Block([u8; BLOCK]);
 
@@ -32,7 +31,7 @@ impl Block {
     }
 }
 
-/// `struct iocb` of a machine whose bytes go up.
+/// `struct iocb` of a little-endian machine.
 #[repr(C)]
 #[derive(Default)]
 struct Control {
@@ -56,8 +55,8 @@ struct Queue(libc::c_ulong);
 impl Queue {
     fn new() -> Self {
         let mut context: libc::c_ulong = 0;
-        // SAFETY: the kernel writes the number of the new context to where the pointer leads, a
-        // variable of that size.
+        // SAFETY: the kernel stores the number of the new context in the variable that the pointer
+        // refers to, which has that size.
         let made = unsafe { libc::syscall(libc::SYS_io_setup, 1, &raw mut context) };
         assert_eq!(made, 0);
         Self(context)
@@ -75,8 +74,8 @@ impl Queue {
         };
         let mut list = [&raw mut control];
         let mut event = [0_i64; 4];
-        // SAFETY: the list has one entry, which points to a control block; it and the block to
-        // write outlive the write, which is waited for next.
+        // SAFETY: the list has one entry, which points to a control block; that and the block of
+        // data outlive the write, which is waited for next.
         let submitted = unsafe { libc::syscall(libc::SYS_io_submit, self.0, 1, list.as_mut_ptr()) };
         assert_eq!(submitted, 1);
         // SAFETY: one event is requested, and the array has room for it.
@@ -96,13 +95,13 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: the context is this one's own, and none of its writes is in flight.
+        // SAFETY: the context belongs to this queue alone, and none of its writes is in flight.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.0) };
     }
 }
 
-/// How many reads saw what a direct write had replaced that had ended before them, of how many
-/// writes.
+/// Returns how many reads saw data that a direct write had replaced before the read began, and the
+/// number of writes.
 fn stale_reads(path: &Path, write: impl Fn(&File, &Block, usize) + Sync) -> (u64, u64) {
     fs::write(path, vec![0; BLOCK * BLOCKS]).unwrap();
     let direct = OpenOptions::new().write(true).custom_flags(OFlags::DIRECT.bits() as i32).open(path).unwrap();
@@ -158,7 +157,7 @@ fn readers_of_the_cache_see_direct_writes() {
     volume.check();
 }
 
-/// Where data and holes begin, from each page of a file on.
+/// Returns where data and holes begin, from each page of a file on.
 fn map(file: &File) -> Vec<String> {
     let size = file.metadata().unwrap().len();
     let seek = |from| rustix::fs::seek(file, from).map_err(rustix::io::Errno::raw_os_error);
@@ -176,7 +175,7 @@ fn mapped_holes(dir: &Path) -> Vec<String> {
     file.write_all_at(&[b'w'; BLOCK], 10 * BLOCK as u64).unwrap();
     diary.note("before", map(&file));
     for pages in [3, 12] {
-        // What was there is stored again, so only these pages are changed.
+        // The same data is stored again, so that only these pages are dirty.
         let mut content = vec![b'm'; pages * BLOCK];
         if pages > 10 {
             content[10 * BLOCK..11 * BLOCK].fill(b'w');
@@ -215,14 +214,14 @@ fn what_a_mapping_has_stored_in_a_hole_is_data() {
 }
 
 fn long_appends(dir: &Path) -> Vec<String> {
-    /// More than a request takes.
+    /// More than one request can carry.
     const LONG: usize = 5 << 20;
     let mut diary = Diary::default();
     let path = dir.join("log");
     fs::write(&path, vec![b'a'; BLOCK]).unwrap();
     rustix::fs::ioctl_setflags(File::open(&path).unwrap(), IFlags::APPEND).unwrap();
     let blocks: Vec<Block> = (0..LONG / BLOCK).map(|number| Block([number as u8; BLOCK])).collect();
-    // SAFETY: the blocks are bytes, side by side.
+    // SAFETY: the blocks are arrays of bytes without gaps.
     let long = unsafe { std::slice::from_raw_parts(blocks.as_ptr().cast::<u8>(), LONG) };
     let flags = OFlags::DIRECT.bits() as i32;
     let mut file = OpenOptions::new().append(true).custom_flags(flags).open(&path).unwrap();

@@ -1,5 +1,5 @@
-//! Mounts compress as their options, the properties and the flags of files say, and the kernel
-//! reads it.
+//! Tests that mounts compress as their options and the properties and flags of files say, and that
+//! the kernel can read the data.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -21,7 +21,7 @@ fn text(seed: usize) -> Vec<u8> {
     (0..SIZE).map(|at| b"a quick brown fox "[(at + at / 4096 + seed) % 18]).collect()
 }
 
-/// The algorithm of all extents of each file of the top directory, as btrfs-progs shows it.
+/// Returns the algorithm of all extents of each file in the top directory, as btrfs-progs show it.
 pub fn algorithms(volume: &Volume) -> Vec<(String, String)> {
     let tree = run(command("btrfs", &["inspect-internal", "dump-tree", "-t", "5"]).arg(&volume.image)).ok().stdout;
     let (mut found, mut ino, mut names) = (Vec::new(), String::new(), Vec::new());
@@ -69,7 +69,7 @@ fn options_properties_and_flags_say_how_files_are_compressed() {
     let aligned = ubtrfs_volume::Buffer::zeroed(SIZE);
     direct.write_all(&aligned).unwrap();
     drop(direct);
-    // Before the mount compresses in another way.
+    // Before the mount switches to another algorithm.
     run(command("sync", &["-f"]).arg(&volume.point)).ok();
     ubtrfs(&["mount", "-o", "remount,compress=zlib", volume.point.to_str().unwrap()]).ok();
     write("by-remount");
@@ -100,7 +100,8 @@ fn options_properties_and_flags_say_how_files_are_compressed() {
     assert_eq!(kernel.unmount(), Vec::<String>::new());
 }
 
-/// What a directory says, files that are made in it and written without a word are compressed by.
+/// Files that inherit compression from their directory are compressed, even if they are written by
+/// a mapping only.
 #[test]
 fn a_mapping_in_a_compressed_directory_is_compressed() {
     require!(Need::Root, FUSE, Need::Kernel);

@@ -1,5 +1,5 @@
-//! A volume that btrfs-convert made of an ext4 file system: it has what no driver writes, and is
-//! sound.
+//! Tests with a volume that btrfs-convert made of an ext4 file system: it has structures that no
+//! driver writes, and is sound.
 
 use std::fs;
 use std::os::unix::fs::symlink;

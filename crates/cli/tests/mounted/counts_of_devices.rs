@@ -1,6 +1,6 @@
-//! Superblocks that count another number of devices than the chunk tree has. The kernel goes by the
-//! chunk tree, and the next commit has the right number; but one of a volume that counts a single
-//! device knows of no other.
+//! Tests with superblocks whose number of devices differs from that in the chunk tree. The kernel
+//! uses the chunk tree, and its next commit corrects the number; but a volume with a count of one
+//! is opened by a single device.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -18,11 +18,11 @@ use ubtrfs_testkit::subject::Subject;
 use crate::harness::{FUSE, ubtrfs};
 
 const SIZE: u64 = 300 << 20;
-/// Where a superblock has its checksum, and where it has the number of devices.
+/// The ranges of a superblock with its checksum, and with the number of devices.
 const CHECKSUM: std::ops::Range<usize> = 0..32;
 const COUNT: std::ops::Range<usize> = 136..144;
 
-/// The superblocks of an image.
+/// Returns the superblocks of an image.
 fn superblocks(image: &File) -> impl Iterator<Item = (u64, Vec<u8>)> {
     SUPERBLOCK_COPIES.into_iter().filter(|at| at.0 < SIZE).map(|at| {
         let mut bytes = vec![0; SUPERBLOCK_SIZE];
@@ -41,7 +41,7 @@ fn set_count(image: &Path, count: u64) {
     }
 }
 
-/// What all superblocks of an image count.
+/// Returns the number of devices in all superblocks of an image.
 fn count(image: &Path) -> u64 {
     let counts: Vec<u64> = superblocks(&File::open(image).unwrap())
         .map(|(_, bytes)| u64::from_le_bytes(bytes[COUNT].try_into().unwrap()))
@@ -50,7 +50,7 @@ fn count(image: &Path) -> u64 {
     counts[0]
 }
 
-/// The images of a new volume whose superblocks count so many devices.
+/// Makes a volume, sets the number of devices in its superblocks, and returns its images.
 fn volume(dir: &Path, devices: usize, counted: u64) -> Vec<PathBuf> {
     let images: Vec<PathBuf> = (0..devices).map(|number| dir.join(format!("image{number}"))).collect();
     for image in &images {
@@ -64,8 +64,8 @@ fn volume(dir: &Path, devices: usize, counted: u64) -> Vec<PathBuf> {
     images
 }
 
-/// What the superblocks count after a mount by the kernel; `None` if it refuses the volume. It says
-/// so if it is another number.
+/// Returns the number in the superblocks after a mount by the kernel; `None` if it refuses the
+/// volume. If the number changes, the kernel logs that.
 fn by_the_kernel(images: &[&Path], options: &str) -> Option<u64> {
     let mount = KernelMount::try_new(images, options).ok()?;
     if !options.starts_with("ro") {
@@ -89,8 +89,8 @@ fn by_ubtrfs(images: &[&Path], options: &str) -> Option<u64> {
 #[test]
 fn a_wrong_count_is_treated_as_by_the_kernel() {
     require!(Need::Kernel, FUSE);
-    // Devices, what the superblocks count, the devices given, the mount options, and what is
-    // counted afterwards if it is mounted.
+    // Devices, the number in the superblocks, the devices given, the mount options, and the number
+    // after the mount, if it succeeds.
     let cases: [(usize, u64, usize, &str, Option<u64>); 13] = [
         (1, 2, 1, "", Some(1)),
         (1, 2, 1, "ro", Some(2)),

@@ -1,5 +1,5 @@
-//! Many concurrent requests whose answers wait for other requests: the mount continues to work
-//! whatever their number.
+//! Tests of many concurrent requests whose answers wait for other requests: the mount continues to
+//! work, whatever their number is.
 
 use std::fs;
 use std::thread;
@@ -11,8 +11,8 @@ use ubtrfs_testkit::run::{command, run_within};
 
 use crate::harness::{Abort, FUSE, Volume};
 
-/// Aborts the connection when a test fails: processes that hang with it can't be ended otherwise,
-/// and would hang sync(2) of the whole machine.
+/// Aborts the connection when a test fails: otherwise processes that wait for it could not be
+/// killed, and would block sync(2) of the whole machine.
 struct AbortOnPanic(Abort);
 
 impl Drop for AbortOnPanic {
@@ -23,8 +23,8 @@ impl Drop for AbortOnPanic {
     }
 }
 
-/// Many threads, each with a file of its own whose pages it changes through a mapping: then all
-/// search for holes and data at once. `$1` is the directory, `$2` how many.
+/// Runs many threads, each of which changes the pages of its own file through a mapping; then all
+/// search for holes and data at once. `$1` is the directory, `$2` the number of threads.
 const SEEKERS: &str = r#"
 import mmap, os, sys, threading
 PAGES = 64
@@ -55,12 +55,12 @@ for thread in threads: thread.join()
 print(len(wrong), wrong[:3])
 "#;
 
-/// More than three times as many as a ring has entries, and more than all rings have where there
-/// are few processors.
+/// More than three times the entries of one ring, and more than all rings have on a machine with
+/// few processors.
 const SEEKING: &str = "150";
 
-/// Of invariant 28: were all entries of a ring kept by seeks, no WRITE that they wait for would
-/// come.
+/// Invariant 28: if seeks held all entries of a ring, the WRITEs that they wait for could not
+/// arrive.
 #[test]
 fn holes_of_more_files_than_there_is_room_for_requests_are_found() {
     require!(Need::Root, FUSE, Need::Tool("python3"));
@@ -76,8 +76,8 @@ fn holes_of_more_files_than_there_is_room_for_requests_are_found() {
     volume.check();
 }
 
-/// Listings of directories whose names have changed in between, which all reach their ends at once.
-/// `$1` is the directory, `$2` how many listings. Afterwards names are what they are.
+/// Reads directories whose names have changed meanwhile, and whose listings all reach their ends at
+/// once. `$1` is the directory, `$2` the number of listings. Afterwards the names are correct.
 const LISTERS: &str = r#"
 import ctypes, os, sys, threading
 libc = ctypes.CDLL(None, use_errno=True)
@@ -147,8 +147,8 @@ fn changed_listings_that_end_at_once_show_no_deleted_name() {
     volume.check();
 }
 
-/// Threads that sync the whole volume, each by the ioctl for that, by syncfs(2), or both in
-/// turn, beside others that append to files and fsync them. `$1` is the directory.
+/// Runs threads that sync the whole volume, each by the ioctl for that, by syncfs(2), or by both in
+/// turn, and others that append to files and fsync them. `$1` is the directory.
 const SYNCERS: &str = r#"
 import ctypes, fcntl, os, sys, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -174,8 +174,8 @@ for thread in threads: thread.join()
 print("done")
 "#;
 
-/// Of invariant 37: more syncs than the server has threads for them wait for the tree log, and
-/// fsyncs go on. The mount used to hang for good within two seconds.
+/// Invariant 37: more syncs than the server has threads for wait for the tree log, and fsyncs
+/// proceed. The mount used to hang forever within two seconds.
 #[test]
 fn fsyncs_end_beside_more_syncs_than_there_are_threads_for() {
     require!(Need::Root, FUSE, Need::Tool("python3"));

@@ -1,5 +1,5 @@
-//! Files are rewritten in fewer pieces, or compressed, by our command and by btrfs-progs: the
-//! kernel finds the same content in fewer extents, and what was shared is shared still.
+//! Tests that files are rewritten in fewer extents, or compressed, by ubtrfs and by btrfs-progs:
+//! the kernel finds the same content in fewer extents, and shared extents stay shared.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -28,7 +28,7 @@ fn open(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
 }
 
-/// Writes blocks in an order that puts each to another place on disk than its neighbours, beside
+/// Writes blocks in an order that separates each from its neighbours on disk, alternating with
 /// another file.
 fn fragment(file: &File, other: &File) {
     for step in 0..BLOCKS {
@@ -46,13 +46,13 @@ fn whole() -> Vec<u8> {
     (0..BLOCKS).flat_map(block).collect()
 }
 
-/// Extents of a file as the kernel counts them.
+/// Returns the number of a file's extents, as the kernel counts them.
 fn extents(path: &Path) -> usize {
     let shown = run(command("filefrag", &["-s"]).arg(path)).ok().stdout;
     shown.rsplit_once(": ").and_then(|(_, count)| count.split(' ').next()).unwrap().parse().unwrap()
 }
 
-/// Bytes of files that others share, as the kernel counts them.
+/// Returns how many bytes of a file are shared, as the kernel counts them.
 fn shared_bytes(path: &Path) -> u64 {
     let shown = run(command("btrfs", &["filesystem", "du", "-s", "--raw"]).arg(path)).ok().stdout;
     shown.lines().last().unwrap().split_whitespace().nth(2).unwrap().parse().unwrap()
@@ -149,7 +149,7 @@ fn shared_extents_stay_shared_unless_the_command_says_otherwise() {
     let (bytes, pieces) = shared(&volume);
     assert_eq!(bytes, whole_size, "two files share all of their content");
     assert!(pieces <= 2, "a file that shares nothing has {pieces} extents");
-    // A snapshot shares leaves; once it is gone, nobody does.
+    // A snapshot shares leaves; once it is deleted, nothing does.
     fragment(&open(&at("top/alone")), &open(&at("top/other")));
     let top = at("top");
     ubtrfs_on(&["subvolume", "snapshot", top.to_str().unwrap()], &at("snapshot")).ok();
@@ -190,12 +190,12 @@ fn btrfs_progs_defragment_and_compress() {
     by_progs(&["-r"]);
     assert!(blocks(&volume).0 <= 2);
     by_progs(&["-r", "-czstd"]);
-    // One of at most 128 KiB each.
+    // Extents of at most 128 KiB each.
     let pieces = (BLOCKS * BLOCK) >> 17;
     let (found, how) = blocks(&volume);
     assert_eq!(found, pieces);
     assert!(how.contains(&("file".into(), "zstd".into())), "{how:?}");
-    // Without a word about compression what is compressed stays so.
+    // Without an option for compression, compressed data stays compressed.
     let remove = ["--nocomp", "--flush"];
     defragment(&[], &path);
     assert_eq!(blocks(&volume).0, pieces);
@@ -240,7 +240,7 @@ fn images_are_defragmented_without_a_mount() {
     assert_eq!(kernel.unmount(), [""; 0]);
 }
 
-/// Goes down as far as the name leads, which is farther than a path can.
+/// Enters directories with this name until there are no more, which is deeper than a path can be.
 fn bottom_of(top: &Path, name: &str) -> OwnedFd {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut at = rustix::fs::open(top, flags, Mode::empty()).unwrap();
@@ -269,7 +269,7 @@ fn files_deeper_than_a_path_are_defragmented_and_measured_and_no_link_is_followe
     assert_eq!(shown.matches("/bottom\"").count(), 1);
     assert!(!shown.contains("link"));
     volume.umount();
-    // Of the file at the bottom, and of the one that the link refers to.
+    // The file at the bottom, and the target of the link.
     let pieces = || {
         let kernel = KernelMount::new(&[&volume.image], "ro");
         let bottom = bottom_of(&kernel.path().join("tree"), &name);

@@ -1,4 +1,4 @@
-//! Programs go on with what they have open of a deleted subvolume, as with the kernel's driver.
+//! Tests that programs can use open files of a deleted subvolume, as with the kernel's driver.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,7 +9,8 @@ use ubtrfs_testkit::run::{command, run};
 
 use crate::harness::{FUSE, Volume};
 
-/// Has a file, a mapping, and directories open of a subvolume that it deletes, in `argv[1]`.
+/// Opens a file, a mapping and directories of a subvolume in `argv[1]`, and then deletes the
+/// subvolume.
 const GOES_ON: &str = r"
 import errno, fcntl, mmap, os, struct, sys
 os.chdir(sys.argv[1])
@@ -72,7 +73,7 @@ os.sync()
 goes_on('after a commit')
 ";
 
-/// What a program prints that works at a path.
+/// Returns the output of a program that works at a path.
 fn python(program: &str, path: &Path) -> String {
     run(command("python3", &["-c", program]).arg(path)).ok().stdout
 }
@@ -106,7 +107,7 @@ fcntl.ioctl(fd, 0x5000940e, name)
 open('sub/file', 'w').write('x' * 3000000)
 ";
 
-/// Somebody has it open when the server is killed, and for ever.
+/// A process has the subvolume open when the server is killed, and never closes it.
 #[test]
 fn what_is_open_for_ever_is_dropped_by_the_next_mount() {
     require!(Need::Root, FUSE, Need::Tool("python3"));

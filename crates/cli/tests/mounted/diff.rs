@@ -1,5 +1,6 @@
-//! What changed between subvolumes of a mount is what the unmounted image says, with all that has
-//! not been committed yet, however much it is and however slowly it is read.
+//! Tests that a comparison of subvolumes on a mount shows the same as one in the unmounted image,
+//! including all changes that are not committed yet, however many they are and however slowly they
+//! are read.
 
 use std::fs;
 use std::io::Read;
@@ -20,7 +21,7 @@ fn diff(arguments: &[&str]) -> Outcome {
     ubtrfs(&[&["diff"], arguments].concat())
 }
 
-/// What a comparison that found differences shows.
+/// Returns the output of a comparison that found differences.
 #[track_caller]
 fn different(arguments: &[&str]) -> String {
     let outcome = diff(arguments);
@@ -28,7 +29,7 @@ fn different(arguments: &[&str]) -> String {
     outcome.stdout
 }
 
-/// A comparison that failed with one sentence that has `words` in it.
+/// Asserts that a comparison failed with one sentence that contains `words`.
 #[track_caller]
 fn has_trouble(arguments: &[&str], words: &str) {
     let outcome = diff(arguments);
@@ -40,7 +41,7 @@ fn text(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// A mount with the snapshot `old`, and changes since; the words for both.
+/// Makes a mount with the snapshot `old` and later changes. Returns the words for both.
 fn with_changes() -> (Volume, String, String) {
     let volume = Volume::new();
     volume.mount("commit=300");
@@ -75,7 +76,7 @@ fn a_mount_shows_what_its_image_shows_later() {
     assert!(back.contains("R moved/ -> dir/\n") && back.contains("A gone\n"), "{back}");
     assert_eq!(diff(&[&old, &old]).ok().stdout, "");
 
-    // What is written now is the next commit's.
+    // This change belongs to the next commit.
     let next = (volume.stats()["generation"].as_u64().unwrap() + 1).to_string();
     fs::write(volume.point.join("later"), "later").unwrap();
     let since = different(&["--since", &next, &new]);
@@ -118,7 +119,7 @@ fn only_who_may_read_all_of_a_volume_compares_its_subvolumes() {
         line[3] = program.to_owned();
         run(&mut command("setpriv", &line))
     };
-    // The tests' own program may be where nobody else can go.
+    // The tests' own program may be in a directory that other users can't enter.
     let program = volume.dir.path().join("ubtrfs");
     fs::copy(env!("CARGO_BIN_EXE_ubtrfs"), &program).unwrap();
     let outcome = as_nobody(&text(&program));
@@ -137,7 +138,7 @@ fn only_who_may_read_all_of_a_volume_compares_its_subvolumes() {
     assert!(outcome.stdout.contains("M file: "), "{}", outcome.report());
 }
 
-/// The memory that a process has at most had resident, in bytes.
+/// Returns the peak of a process's resident memory, in bytes.
 fn peak_memory(pid: u64) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -157,7 +158,7 @@ fn a_slow_reader_gets_everything_and_costs_the_server_little_memory() {
     for number in 0..FILES {
         fs::File::create(volume.point.join("dir").join(name(number))).unwrap();
     }
-    // All nodes have been read once.
+    // By now all nodes have been read once.
     assert_eq!(different(&["--name-only", &old, &new]).lines().count(), FILES + 2);
     let pid = volume.stats()["pid"].as_u64().unwrap();
     fs::write(format!("/proc/{pid}/clear_refs"), "5").unwrap();
@@ -166,7 +167,7 @@ fn a_slow_reader_gets_everything_and_costs_the_server_little_memory() {
     let mut slow = Command::new(env!("CARGO_BIN_EXE_ubtrfs"));
     let mut slow = slow.args(["diff", &old, &new]).stdout(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(std::time::Duration::from_secs(2));
-    // The mount is as usable as ever; what is committed now is not in the answer.
+    // The mount can be used as before; the answer does not contain what is committed now.
     fs::write(volume.point.join("later"), "later").unwrap();
     ubtrfs(&["sync", &new]).ok();
     let mut shown = String::new();
@@ -177,12 +178,12 @@ fn a_slow_reader_gets_everything_and_costs_the_server_little_memory() {
     let expected: Vec<_> = (0..FILES).map(|number| format!("A dir/{}", name(number))).collect();
     assert!(lines == expected, "{} of {FILES} files", lines.len());
     assert!(!shown.contains("later"));
-    // The records are some 50 MB.
-    // Linux notes peaks only when memory goes: a smaller one has cost nothing.
+    // The records take some 50 MB.
+    // Linux updates the peak only when memory shrinks; a smaller peak has cost nothing.
     let more = peak_memory(pid).saturating_sub(before);
     assert!(more < 12 << 20, "the server took {more} bytes more");
 
-    // Readers that go away leave room for others.
+    // Readers that are killed leave room for others.
     for _ in 0..20 {
         let mut gone = Command::new(env!("CARGO_BIN_EXE_ubtrfs"));
         let mut gone = gone.args(["diff", &old, &new]).stdout(Stdio::piped()).spawn().unwrap();
@@ -204,7 +205,7 @@ fn a_comparison_in_a_pager_keeps_no_state_of_the_volume() {
     for number in 0..FILES {
         fs::File::create(volume.point.join("dir").join(format!("{number:0200}"))).unwrap();
     }
-    // The first stream of the mount: some 40 MB, of which nothing is read yet.
+    // The first stream of the mount: some 40 MB, of which nothing has been read yet.
     let mut paged = Command::new(env!("CARGO_BIN_EXE_ubtrfs"));
     let mut paged = paged.args(["diff", "--name-only", &old, &new]).stdout(Stdio::piped()).spawn().unwrap();
     let is_there = || keep_stream(&volume.point, 1);
@@ -217,7 +218,7 @@ fn a_comparison_in_a_pager_keeps_no_state_of_the_volume() {
         std::thread::sleep(Duration::from_millis(20));
     }
     assert!(paged.try_wait().unwrap().is_none());
-    // Nothing of it is lost, whatever becomes of the mount.
+    // The whole answer is kept, whatever happens to the mount.
     volume.umount();
     let mut shown = String::new();
     paged.stdout.take().unwrap().read_to_string(&mut shown).unwrap();

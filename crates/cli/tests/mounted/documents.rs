@@ -1,7 +1,7 @@
-//! The commands of README.md, of the manual and of other documents work as they are typed.
+//! Tests that the commands in README.md, the manual and other documents work as they are written.
 //!
 //! A comment before each block of code says whether it is run: `<!-- run -->`, `<!-- run: COMMANDS
-//! -->` with what has to be there first, or `<!-- not run: WHY -->`.
+//! -->` with commands that prepare it, or `<!-- not run: WHY -->`.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -16,12 +16,12 @@ use ubtrfs_testkit::scratch::scratch_dir;
 
 use crate::harness::FUSE;
 
-/// Documents and directories of documents, each with how many of its blocks are run at least.
+/// Documents and directories of documents, each with the least number of its blocks that are run.
 const DOCUMENTS: [(&str, usize); 4] = [("README.md", 1), ("docs/tour.md", 5), ("docs/man", 5), ("docs/images.md", 7)];
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Before the commands: what is on /mnt outside stays as it is, and of diff(1)'s statuses 1 is no
-/// failure.
+/// Commands before each block: the content of /mnt outside stays as it is, and status 1 of diff(1)
+/// is no failure.
 const BEFORE: &str = r#"
     set -euo pipefail
     mount -t tmpfs none /mnt
@@ -29,7 +29,7 @@ const BEFORE: &str = r#"
     ubtrfs() { command ubtrfs "$@" || { local status=$?; [ "$1 $status" = "diff 1" ]; }; }
 "#;
 
-/// The texts of a document, or of all documents in a directory.
+/// Returns the text of a document, or of all documents in a directory.
 fn texts(name: &str) -> Vec<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name);
     if path.is_dir() {
@@ -40,13 +40,13 @@ fn texts(name: &str) -> Vec<String> {
     }
 }
 
-/// A block of code, and what the comment before it says.
+/// A block of code, and the comment before it.
 struct Block {
     marker: Option<String>,
     code: String,
 }
 
-/// The blocks of a document that are no programs.
+/// Returns the blocks of a document that are not programs.
 fn blocks(document: &str) -> Vec<Block> {
     let (mut found, mut marker, mut code) = (Vec::new(), None, None);
     for event in Parser::new_ext(document, Options::ENABLE_TABLES) {

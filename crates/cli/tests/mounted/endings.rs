@@ -1,4 +1,4 @@
-//! How a mount ends when it isn't simply unmounted.
+//! Tests of how a mount ends other than by an ordinary unmount.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ use ubtrfs_testkit::run::{Outcome, command, compile, run};
 use crate::harness::{Abort, FUSE, OVER_RINGS, Server, TRANSPORT, Volume, cat, fails, ubtrfs};
 use crate::users_mount::UsersMount;
 
-/// A file's content, which is no text.
+/// Returns the binary content of a file.
 fn cat_bytes(device: &Path, path: &str) -> Vec<u8> {
     let output = Command::new(env!("CARGO_BIN_EXE_ubtrfs")).arg("cat").arg(device).arg(path).output().unwrap();
     assert!(output.status.success());
@@ -58,8 +58,8 @@ fn a_signal_ends_it_though_it_is_in_use() {
     volume.check();
 }
 
-/// umount(2) with `MNT_FORCE` aborts the connection before it unmounts; the server, which notices,
-/// leaves the second part to it.
+/// umount(2) with `MNT_FORCE` aborts the connection before it unmounts. The server notices that,
+/// and leaves the unmount to the caller.
 #[test]
 fn forced_unmounts_do_not_find_the_mount_gone() {
     const AT_ONCE: usize = 4;
@@ -79,8 +79,8 @@ fn forced_unmounts_do_not_find_the_mount_gone() {
     thread::scope(|scope| (0..AT_ONCE).for_each(|_| drop(scope.spawn(force))));
 }
 
-/// Runs a server, in the foreground, that takes the kernel for one that sends no SYNCFS: sync(2)
-/// reaches it by a block device that the server has of the kernel.
+/// Runs a server in the foreground that takes the kernel for one that sends no SYNCFS: sync(2)
+/// reaches the server through a block device, which it provides to the kernel.
 fn serve_with_a_sync_device(volume: &Volume) -> Child {
     let mut server = Command::new("setarch");
     server.args([std::env::consts::ARCH, "--uname-2.6", env!("CARGO_BIN_EXE_ubtrfs"), "mount", "-f"]);
@@ -94,8 +94,8 @@ fn serve_with_a_sync_device(volume: &Volume) -> Child {
     server
 }
 
-/// A sync(2) waits for the server, which waits for its device as it ends, by force too, and the
-/// connection is aborted before that. In builds that check the order of locks this checks it.
+/// A sync(2) waits for the server. When the server ends, also by force, it waits for its device,
+/// and the connection is aborted before that. Builds that check the order of locks check it here.
 #[test]
 fn it_ends_in_order_where_syncs_arrive_by_a_device() {
     require!(Need::Root, FUSE, Need::Tool("setarch"));
@@ -153,13 +153,13 @@ fn umount_waits_for_transient_users() {
             assert!(!volume.is_mounted());
             return;
         }
-        // The process that used the mount was not woken in time: the result is unknown.
+        // The process that used the mount was not scheduled in time, so the result is unknown.
         volume.umount();
     }
 }
 
-/// A program that stores through a mapping of a file and keeps the mapping, but nothing open, in
-/// the background. When it has stored it says its process.
+/// A program that stores through a mapping of a file in the background, and keeps the mapping but
+/// no open file. When it has stored, it prints its pid.
 const STORER: &str = r#"
 #include <fcntl.h>
 #include <stdio.h>
@@ -191,7 +191,7 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// The process of a [`STORER`].
+/// A process that runs [`STORER`].
 struct Storing(String);
 
 impl Storing {
@@ -206,7 +206,7 @@ impl Drop for Storing {
     }
 }
 
-/// What the storer stored is in the volume.
+/// Asserts that the volume contains the data that the storer stored.
 #[track_caller]
 fn assert_stored(volume: &Volume, path: &str) {
     let kept = cat_bytes(&volume.image, path);
@@ -215,7 +215,8 @@ fn assert_stored(volume: &Volume, path: &str) {
     volume.check();
 }
 
-/// Signals a server while a program has stored through a mapping; `detached`: after `umount -l`.
+/// Sends a signal to a server after a program has stored through a mapping; with `detached`, after
+/// `umount -l`.
 fn signal_beside_a_mapping(detached: bool) {
     let volume = Volume::new();
     let storer = compile(volume.dir.path(), "storer", STORER);
@@ -246,13 +247,13 @@ fn a_signal_ends_a_mount_that_was_detached_while_in_use_and_loses_nothing() {
     signal_beside_a_mapping(true);
 }
 
-/// The user who mounted it may not read the mappings of other processes, including those of the
-/// same user.
+/// The user who mounted the volume may not read the mappings of other processes, not even those of
+/// the same user.
 #[test]
 fn a_signal_loses_no_store_of_an_ordinary_users_mapping() {
     require!(Need::Root, FUSE, Need::Tool("cc"), Need::Tool("setpriv"), Need::Tool("unshare"));
     require!(Need::Tool("fusermount3"), Need::Tool("nsenter"));
-    // In the second volume the user may not open the root.
+    // In the second volume the user may not open the root directory.
     for (detached, is_root_closed) in [(true, false), (false, true)] {
         let volume = Volume::new();
         compile(volume.dir.path(), "storer", STORER);
@@ -301,7 +302,7 @@ fn a_signal_ends_a_mount_that_another_mount_namespace_has() {
     assert!(other.wait().unwrap().success());
 }
 
-/// A program that stops threads, says so, and lets them go when its input ends.
+/// A program that stops threads, reports that, and continues them when its input ends.
 const STOPPER: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
@@ -321,7 +322,7 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// Stops the threads that answer requests, until the input of the program that does it ends.
+/// Stops the threads that answer requests. The returned program continues them when its input ends.
 fn stop_serving(volume: &Volume, server: &Server) -> Child {
     let stopper = compile(volume.dir.path(), "stopper", STOPPER);
     let tasks = fs::read_dir(format!("/proc/{}/task", server.0)).unwrap().flatten();
@@ -339,7 +340,7 @@ fn stop_serving(volume: &Volume, server: &Server) -> Child {
     stopped
 }
 
-/// The last request gets another error than those after the end of the connection.
+/// The last request gets another error than the requests after the end of the connection.
 #[test]
 fn watching_ends_quietly_when_the_connection_is_aborted() {
     if OVER_RINGS {
@@ -368,7 +369,7 @@ fn watching_ends_quietly_when_the_connection_is_aborted() {
     volume.check();
 }
 
-/// No request is answered any more, those that the server sends to itself neither.
+/// No request is answered any more, not even those that the server sends to itself.
 #[test]
 fn a_signal_has_all_committed_by_a_server_whose_requests_hang() {
     if OVER_RINGS {
@@ -457,8 +458,8 @@ fn only_the_mount_of_a_dead_server_is_cleared_where_that_is_asked_for() {
     volume.umount();
 }
 
-/// The connection is aborted on every path out of the test: a mount that hangs would hang sync(2)
-/// of the whole machine.
+/// Aborts the connection on every path out of the test: a mount that hangs would block sync(2) of
+/// the whole machine.
 struct AbortAtEnd(Abort);
 
 impl Drop for AbortAtEnd {
@@ -467,7 +468,7 @@ impl Drop for AbortAtEnd {
     }
 }
 
-/// By docs/durability.md, with the interval that mounts have by default.
+/// Checks the statement of docs/durability.md, with the default commit interval.
 #[test]
 fn a_killed_server_loses_a_few_seconds_and_nothing_that_was_fsynced() {
     if OVER_RINGS {
@@ -504,7 +505,7 @@ fn a_killed_server_loses_a_few_seconds_and_nothing_that_was_fsynced() {
     volume.umount();
 }
 
-/// `CAP_SYS_RESOURCE`: allows a process to lower its score of the out-of-memory killer.
+/// `CAP_SYS_RESOURCE` lets a process lower its score for the OOM killer.
 const MAY_BE_SPARED: u32 = 24;
 
 #[test]
@@ -533,8 +534,8 @@ fn plain_umount_commits_and_frees_the_image() {
         if is_held_elsewhere(&volume) {
             continue;
         }
-        // Of a fuseblk mount umount(8) returns after the last commit; the server then has but to
-        // let go.
+        // For a fuseblk mount umount(8) returns after the last commit; the server then only has to
+        // exit.
         let copy = volume.dir.path().join("copy");
         fs::copy(&volume.image, &copy).unwrap();
         assert_eq!(cat(&copy, "/file"), "content");
@@ -545,8 +546,8 @@ fn plain_umount_commits_and_frees_the_image() {
     panic!("all mounts were copied into the mount namespaces of others");
 }
 
-/// Whether another mount namespace, which was made while the volume was mounted, has that mount
-/// still. It ends there, not with umount(8) here.
+/// Whether another mount namespace that was made while the volume was mounted still has that mount.
+/// The mount ends there, and not with umount(8) here.
 fn is_held_elsewhere(volume: &Volume) -> bool {
     let point = format!(" {} ", volume.point.display());
     let tables = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path().join("mountinfo"));

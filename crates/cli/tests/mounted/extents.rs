@@ -1,5 +1,5 @@
-//! Reserved space, shared extents and flags of inodes: the kernel's btrfs does the same, and both
-//! must have the same results.
+//! Tests with preallocated space, shared extents and inode flags: the same operations on the
+//! kernel's btrfs must have the same results.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -23,7 +23,7 @@ fn open(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
 }
 
-/// Where data is, by `SEEK_DATA` and `SEEK_HOLE`.
+/// Returns the ranges of data, by `SEEK_DATA` and `SEEK_HOLE`.
 fn data_ranges(file: &File) -> Vec<(u64, u64)> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -34,7 +34,7 @@ fn data_ranges(file: &File) -> Vec<(u64, u64)> {
     found
 }
 
-/// Size, blocks, where data is, and a sum of the content.
+/// Notes the size, the blocks, the ranges of data, and a checksum of the content.
 fn look(diary: &mut Diary, what: &str, file: &File) {
     file.sync_all().unwrap();
     let meta = file.metadata().unwrap();
@@ -44,8 +44,8 @@ fn look(diary: &mut Diary, what: &str, file: &File) {
     diary.note(what, (meta.size(), meta.blocks(), data_ranges(file), sum));
 }
 
-/// The same without where data is: zeroes that the kernel writes into reserved space are none of
-/// ours.
+/// Notes the same without the ranges of data: the kernel writes zeros into preallocated space, and
+/// ubtrfs does not.
 fn look_at_bytes(diary: &mut Diary, what: &str, file: &File) {
     look(diary, what, file);
     let line = diary.0.pop().unwrap_or_default();
@@ -114,7 +114,7 @@ fn reserved(dir: &Path, diary: &mut Diary) {
     diary.sys("a directory", rustix::fs::fallocate(File::open(dir).unwrap(), empty, 0, 5));
 }
 
-/// Copies as cp(1) does, until nothing more comes.
+/// Copies as cp(1) does, until no more data comes.
 fn copy(from: &File, mut offset: u64, to: &File, mut to_offset: u64, len: usize) -> Result<usize, Errno> {
     let mut done = 0;
     while done < len {
@@ -161,7 +161,7 @@ fn shared(dir: &Path, diary: &mut Diary) {
     look(diary, "the copy not", &whole);
 }
 
-/// Everything that a flag may forbid, on a file `f` of a directory.
+/// Tries everything that a flag may forbid, on the file `f` of a directory.
 fn attempts(dir: &Path, diary: &mut Diary) {
     let at = dir.join("f");
     let written = |options: &mut OpenOptions| options.open(&at).and_then(|mut file| file.write_all(b"x"));
@@ -190,7 +190,7 @@ fn attempts(dir: &Path, diary: &mut Diary) {
         ("user.x", b"x"),
         ("btrfs.compression", b"none"),
     ] {
-        // The kernel doesn't request a default ACL of a file that is not a directory.
+        // The kernel sends no request for a default ACL of a file other than a directory.
         for path in [at.as_path(), dir].into_iter().skip(usize::from(name.ends_with("default"))) {
             diary.sys(name, rustix::fs::setxattr(path, name, value, XattrFlags::empty()));
             diary.sys(name, rustix::fs::removexattr(path, name));

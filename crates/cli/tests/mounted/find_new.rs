@@ -1,5 +1,5 @@
-//! What was written since a commit is listed as by `btrfs subvolume find-new`, of volumes that
-//! either has changed, on mounts of both and in images.
+//! Tests that changes since a commit are listed as by `btrfs subvolume find-new`, for volumes that
+//! ubtrfs or the kernel has changed, on mounts of both and in images.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -21,7 +21,7 @@ fn ours(place: &str, generation: u64) -> String {
     ubtrfs(&["subvolume", "find-new", place, &generation.to_string()]).ok().stdout
 }
 
-/// Files of all kinds of extents in a directory.
+/// Writes files with all kinds of extents into a directory.
 fn write_files(dir: &Path) {
     fs::create_dir_all(dir.join("one/two")).unwrap();
     fs::write(dir.join("inline"), "small ".repeat(50)).unwrap();
@@ -61,7 +61,7 @@ fn new_extents_are_listed_as_by_btrfs() {
     let on_mount = volume.point.join("sub");
     assert_same(on_mount.to_str().unwrap());
 
-    // What we write is listed at once, and by them later.
+    // Our command lists what was written at once, and theirs later.
     write_files(&on_mount.join("one/ours"));
     let shown = ours(on_mount.to_str().unwrap(), next + 1);
     assert!(shown.contains(" one/ours/name\n") && shown.contains("INLINE one/ours/inline\n"), "{shown}");

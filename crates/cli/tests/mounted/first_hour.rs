@@ -1,4 +1,4 @@
-//! What a new user tries first on a mount: a file of one's own, cp and install as root of one's own
+//! Tests of what a new user tries first on a mount: an own file, cp and install as root of an own
 //! volume, the label, the statistics.
 
 use std::fs;
@@ -12,7 +12,7 @@ use ubtrfs_testkit::run::{Outcome, command, run};
 
 use crate::harness::{FUSE, Volume, fails, ubtrfs};
 
-/// `$1` is ubtrfs, `$2` an image that is not there, `$3` the mount point.
+/// `$1` is ubtrfs, `$2` an image that does not exist, `$3` the mount point.
 const NEW_VOLUME: &str = r#"
     set -e
     "$1" mkfs --size 128M "$2"
@@ -26,7 +26,7 @@ const NEW_VOLUME: &str = r#"
     fstrim "$3"
 "#;
 
-/// What a user does wrong with mounts. `$1` is ubtrfs, `$2` the image, `$3` the mount point, `$4` a
+/// Mistakes of a user with mounts. `$1` is ubtrfs, `$2` the image, `$3` the mount point, `$4` a
 /// directory.
 const SLIPS: &str = r#"
     set -e
@@ -87,7 +87,7 @@ const AS_ROOT: &str = r#"
     test "$(stat -c %u "$3/name")" = 5
 "#;
 
-/// A place where an ordinary user has the program, an image and a mount point.
+/// Makes a place where an ordinary user has the program, an image and a mount point.
 fn lend(volume: &Volume) -> std::path::PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_ubtrfs"));
     ordinary_user::lend(volume.dir.path(), program, &[&volume.image, &volume.point])
@@ -114,7 +114,7 @@ fn slips_of_a_user_with_mounts_are_answered_with_the_next_step() {
     let binary = lend(&volume);
     let outcome = as_user(&volume, &binary, SLIPS);
     assert_eq!(outcome.code(), Some(0), "{}", outcome.report());
-    // On root's mount.
+    // On a mount by root.
     volume.mount("");
     let umount = as_user(&volume, &binary, r#""$1" umount "$3""#);
     fails(
@@ -221,6 +221,6 @@ fn a_mount_is_watched_second_by_second() {
     assert!(requests >= fsyncs && fsyncs >= 1.0, "{watched}");
     assert!(0.0 < half && half <= most && most <= all, "{watched}");
     volume.umount();
-    // Nothing is left to be watched.
+    // There is nothing to watch any more.
     fails(&ubtrfs(&["stats".as_ref(), "--watch".as_ref(), volume.point.as_os_str()]), "is not on a volume");
 }

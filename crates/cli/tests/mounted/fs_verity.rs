@@ -1,5 +1,6 @@
-//! Files that fs-verity protects, as Linux 6.12 made them: they are read and proved, and nobody
-//! writes to them (invariant 42). What the kernel measured and read is in `verity.txt`.
+//! Tests with files that Linux 6.12 has protected by fs-verity: they are read and verified, and
+//! nobody can write to them (invariant 42). `verity.txt` has the kernel's measurements and
+//! contents.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -17,7 +18,7 @@ use ubtrfs_testkit::require;
 
 use crate::harness::{FUSE, Volume, ubtrfs};
 
-/// What the kernel said of a file.
+/// What the kernel reported about a file.
 struct Known {
     algorithm: u16,
     digest: String,
@@ -49,13 +50,13 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
 }
 
-/// `FS_IOC_MEASURE_VERITY`, with room for a hash of so many bytes.
+/// Calls `FS_IOC_MEASURE_VERITY`, with room for a digest of so many bytes.
 fn measure(path: &Path, room: u16) -> Result<(u16, String), std::io::Error> {
     const MEASURE: libc::c_ulong = 0xc004_6686;
     let file = File::open(path)?;
     let mut argument = [0_u8; 68];
     argument[2..4].copy_from_slice(&room.to_le_bytes());
-    // SAFETY: the request reads four bytes, and writes them and as many more as they say.
+    // SAFETY: the request reads four bytes, and writes these and as many more as they say.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), MEASURE as _, argument.as_mut_ptr()) };
     if result != 0 {
         return Err(std::io::Error::last_os_error());
@@ -79,7 +80,7 @@ fn assert_is_as_the_kernel_said(at: &Path, name: &str, known: &Known) {
     }
 }
 
-/// Of invariant 42.
+/// Invariant 42.
 #[test]
 fn protected_files_are_read_measured_and_not_written() {
     require!(FUSE, Need::Tool("zstd"));
@@ -94,7 +95,7 @@ fn protected_files_are_read_measured_and_not_written() {
         }
     }
     assert_eq!(errno(&measure(&at("two"), 31).unwrap_err()), libc::EOVERFLOW);
-    // Any part of a file is proved alone.
+    // Any part of a file can be verified alone.
     let whole = fs::read(at("two")).unwrap();
     let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(at("two")).unwrap();
     for (from, len) in [(0, 4096), (8192, 4096), (524_288, 65_536), (696_320, 4096)] {
@@ -109,7 +110,7 @@ fn protected_files_are_read_measured_and_not_written() {
     assert_eq!(last, whole[700_000..]);
     drop((file, tail));
 
-    // Nobody writes to it: not by open(2), truncate(2), a reflink, or copy_file_range(2).
+    // Nobody can write to it, by open(2), truncate(2), a reflink, or copy_file_range(2).
     let refused = |done: std::io::Result<()>| assert_eq!(done.unwrap_err().kind(), ErrorKind::PermissionDenied);
     for name in ["empty", "inline", "two", "link"] {
         for how in [
@@ -122,19 +123,19 @@ fn protected_files_are_read_measured_and_not_written() {
         let size = fs::metadata(at(name)).unwrap().len();
         for to in [0, size + 1] {
             let path = std::ffi::CString::new(at(name).to_str().unwrap()).unwrap();
-            // SAFETY: the path ends with a zero.
+            // SAFETY: the path is NUL-terminated.
             let done = unsafe { libc::truncate(path.as_ptr(), to as _) };
             assert_eq!((done, errno(&std::io::Error::last_os_error())), (-1, libc::EPERM), "{name}");
         }
     }
     let (from, to) = (File::open(at("two")).unwrap(), File::open(at("leaf")).unwrap());
     assert!(rustix::fs::copy_file_range(from, None, to, None, 4096).is_err());
-    // But its names and attributes change, and its content is shared.
+    // Its names and attributes can change, and its content can be shared.
     fs::rename(at("leaf"), at("renamed")).unwrap();
     fs::set_permissions(at("renamed"), fs::Permissions::from_mode(0o600)).unwrap();
     fs::hard_link(at("renamed"), at("second")).unwrap();
     rustix::fs::setxattr(at("renamed"), "user.x", b"y", rustix::fs::XattrFlags::empty()).unwrap();
-    // copy_file_range(2): it shares extents with what may be written then.
+    // copy_file_range(2) shares extents with a file that is writable afterwards.
     assert_eq!(fs::copy(at("two"), at("copy")).unwrap(), 700_003);
     fs::write(at("copy"), "may be written").unwrap();
     File::open(at("renamed")).unwrap().sync_all().unwrap();
@@ -154,14 +155,15 @@ fn protected_files_are_read_measured_and_not_written() {
     volume.umount();
 }
 
-/// Of invariant 42: the checksums of the volume are right, and those of the file are not.
+/// Invariant 42: the volume's checksums are right, and those of the file are not.
 #[test]
 fn content_that_its_tree_does_not_prove_is_an_error() {
     require!(FUSE, Need::Tool("zstd"), Need::Tool("btrfs"));
     let volume = unpack("verity");
     let image = fs::read(&volume.image).unwrap();
     let content = success_of_cat(&volume, "two");
-    // A hash in the tree of the file: both copies of the metadata, whose checksums are ignored.
+    // A hash in the Merkle tree of the file is changed in both copies of the metadata, and the
+    // checksums of these are ignored.
     let hash = Sha256::digest(&content[4096 * 150..4096 * 151]);
     let places: Vec<usize> =
         image.windows(32).enumerate().filter(|(_, bytes)| **bytes == *hash).map(|(at, _)| at).collect();
@@ -177,7 +179,7 @@ fn content_that_its_tree_does_not_prove_is_an_error() {
     assert_eq!(errno(&file.read_at(&mut buffer, 4096 * 150).unwrap_err()), libc::EIO);
     drop(file);
     volume.umount();
-    // What reads as much as it can does without a proof.
+    // A mount that reads whatever it can ignores the verification.
     volume.mount("ro,rescue=imetacsums:idatacsums");
     assert!(fs::read(volume.point.join("two")).unwrap() == content);
     volume.umount();
@@ -189,8 +191,8 @@ fn success_of_cat(volume: &Volume, name: &str) -> Vec<u8> {
     output.stdout
 }
 
-/// The kernel's own replay leaves a file without a descriptor, which nobody can open: the log has
-/// the tree, and it is replayed.
+/// The kernel's replay leaves a file without a descriptor, so that nobody can open it. The log
+/// contains the Merkle tree, and here it is replayed.
 #[test]
 fn a_log_brings_what_protects_a_file_along() {
     require!(FUSE, Need::Tool("zstd"));
@@ -212,7 +214,7 @@ fn a_log_brings_what_protects_a_file_along() {
     assert_btrfs_check_clean(&volume.image);
 }
 
-/// `FS_IOC_ENABLE_VERITY`, with blocks of so many bytes.
+/// Calls `FS_IOC_ENABLE_VERITY`, with blocks of so many bytes.
 fn enable(path: &Path, algorithm: u32, block: u32, salt: &[u8]) -> Result<(), std::io::Error> {
     const ENABLE: libc::c_ulong = 0x4080_6685;
     let file = File::open(path)?;
@@ -221,13 +223,13 @@ fn enable(path: &Path, algorithm: u32, block: u32, salt: &[u8]) -> Result<(), st
         argument[at..at + 4].copy_from_slice(&number.to_le_bytes());
     }
     argument[16..24].copy_from_slice(&(salt.as_ptr() as u64).to_le_bytes());
-    // SAFETY: the request reads `struct fsverity_enable_arg`, and the salt that it points to.
+    // SAFETY: the request reads `struct fsverity_enable_arg`, and the salt that this points to.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), ENABLE as _, argument.as_mut_ptr()) };
     if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
-/// Of invariant 42: what a program has protected is what the kernel would have made of it, durable
-/// when the call returns, and written to by nobody.
+/// Invariant 42: the result for a file that a program has protected equals the kernel's, is durable
+/// when the call returns, and nobody can write to the file.
 #[test]
 fn files_are_protected_as_by_the_kernel() {
     require!(FUSE, Need::Tool("zstd"));
@@ -249,7 +251,7 @@ fn files_are_protected_as_by_the_kernel() {
         }
     }
     kernels.umount();
-    // A crash now.
+    // The state that a crash would leave now.
     let copy = Volume::without_image();
     fs::copy(&volume.image, &copy.image).unwrap();
     for (name, known) in &known {
@@ -268,7 +270,7 @@ fn files_are_protected_as_by_the_kernel() {
         enable(&at(&name), 2, block, b"x").unwrap();
         assert_eq!(fs::read(at(&name)).unwrap(), vec![5; 300_001]);
     }
-    // It was opened for writing before, and the kernel may not ask about that.
+    // The file was open for writing before, and the kernel may not check that.
     fs::write(at("opened"), "content").unwrap();
     let mut opened = OpenOptions::new().write(true).open(at("opened")).unwrap();
     enable(&at("opened"), 1, 4096, b"").unwrap();
@@ -293,7 +295,7 @@ fn files_are_protected_as_by_the_kernel() {
         assert_ubtrfs_check_clean(&image.image);
         assert_btrfs_check_clean(&image.image);
     }
-    // The same items as the kernel's, byte for byte.
+    // The items equal the kernel's, byte for byte.
     for image in [&volume, &kernels] {
         image.mount("ro");
     }
@@ -306,12 +308,11 @@ fn files_are_protected_as_by_the_kernel() {
     }
 }
 
-/// What a file has of fs-verity in its subvolume's tree, the top one: types and offsets of the
-/// items, and their bytes.
+/// Returns the fs-verity items of a file in the top-level subvolume: types, offsets, and bytes.
 fn items(point: &Path, name: &str) -> Vec<(u32, u64, Vec<u8>)> {
     const TREE_SEARCH: libc::c_ulong = 0xd000_9411;
     const TYPES: [u32; 2] = [36, 37];
-    /// Where the items begin in the argument, and bytes in front of each of them.
+    /// The offset of the items in the argument, and the length of the header of each item.
     const ITEMS: usize = 104;
     const HEAD: usize = 32;
     let dir = File::open(point).unwrap();

@@ -1,4 +1,4 @@
-//! A volume mounted by the command.
+//! A volume that the command mounts.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -17,18 +17,18 @@ use ubtrfs_testkit::run::{Outcome, run};
 use ubtrfs_testkit::scratch::{mount_points, scratch_dir};
 use ubtrfs_testkit::threads_of::threads_of;
 
-/// Whether requests arrive over rings in this run of the tests.
+/// Whether requests arrive over rings (io_uring) in this run of the tests.
 pub const OVER_RINGS: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"mounted_ring");
 
-/// How requests arrive: over both in turn where it is a mount that is tested, and over what is
-/// faster where it is a table of rules with many thousands of requests.
+/// The transport of requests: tests of the mount itself use each of the two in turn, and tables of
+/// rules with many thousands of requests use the faster one.
 pub const TRANSPORT: &str = match env!("CARGO_CRATE_NAME").as_bytes() {
     b"mounted_ring" => "transport=ring",
     b"posix" => "transport=auto",
     _ => "transport=dev",
 };
 
-/// What mounting needs in this run of the tests.
+/// What a mount needs in this run of the tests.
 pub const FUSE: Need = if OVER_RINGS { Need::FuseRing } else { Need::Fuse };
 
 /// Runs `ubtrfs` to its end.
@@ -36,14 +36,14 @@ pub fn ubtrfs<S: AsRef<OsStr>>(arguments: &[S]) -> Outcome {
     run(Command::new(env!("CARGO_BIN_EXE_ubtrfs")).args(arguments))
 }
 
-/// A run that failed with one sentence that has `words` in it.
+/// Asserts that a run failed with one sentence that contains `words`.
 #[track_caller]
 pub fn fails(outcome: &Outcome, words: &str) {
     assert_eq!(outcome.code(), Some(1), "{}", outcome.report());
     assert!(outcome.stderr.lines().count() == 1 && outcome.stderr.contains(words), "{}", outcome.report());
 }
 
-/// Two tours brought the same to light.
+/// Asserts that two tours have the same results.
 #[track_caller]
 pub fn assert_same(ours: &[String], theirs: &[String]) {
     let differences: Vec<_> = ours.iter().zip(theirs).filter(|(ours, theirs)| ours != theirs).collect();
@@ -51,8 +51,8 @@ pub fn assert_same(ours: &[String], theirs: &[String]) {
     assert_eq!(ours.len(), theirs.len());
 }
 
-/// What aborts a FUSE connection. The file is opened while the connection is there: once it has
-/// ended, a write aborts nothing, though the connection of another mount may have its number.
+/// Aborts a FUSE connection. The file is opened while the connection exists: once that has ended, a
+/// write aborts nothing, though the connection of another mount may have its number.
 pub struct Abort(File);
 
 impl Abort {
@@ -71,13 +71,13 @@ impl Abort {
     }
 }
 
-/// A file of the volume on a device, read without a mount.
+/// Returns the content of a file of the volume on a device, read without a mount.
 #[track_caller]
 pub fn cat(device: &Path, path: &str) -> String {
     ubtrfs(&["cat".as_ref(), device.as_os_str(), path.as_ref()]).ok().stdout
 }
 
-/// An image and a mount point; whatever is still mounted there at the end is unmounted.
+/// An image and a mount point. If a volume is still mounted there at the end, it is unmounted.
 pub struct Volume {
     pub dir: TempDir,
     pub image: PathBuf,
@@ -85,15 +85,14 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// What a tour brought to light is what it brings to light in a new volume that the kernel has
-    /// mounted.
+    /// Asserts that a tour has the same results in a new volume that the kernel has mounted.
     #[track_caller]
     pub fn assert_kernels_tour_is_the_same(&self, ours: &[String], tour: fn(&Path) -> Vec<String>) {
         assert_same(ours, &self.tour_of_kernels("", |_| (), tour));
     }
 
-    /// What a tour brings to light in a volume that the kernel has mounted: a new one, on which
-    /// `prepare` has worked as on [`image`](Self::image). Its image is called `kernels`.
+    /// Returns the results of a tour in a new volume that the kernel has mounted, which `prepare`
+    /// has changed like [`image`](Self::image). Its image is called `kernels`.
     pub fn tour_of_kernels<T>(&self, options: &str, prepare: fn(&Path), tour: impl FnOnce(&Path) -> T) -> T {
         let other = self.dir.path().join("kernels");
         mkfs_btrfs(&other, 256 << 20, &[]);
@@ -102,19 +101,19 @@ impl Volume {
         tour(kernel.path())
     }
 
-    /// A new volume.
+    /// Makes a new volume.
     pub fn new() -> Self {
         Self::of_size("256M")
     }
 
-    /// A new volume of this size, as `mkfs` reads it.
+    /// Makes a new volume of this size, in the format of `mkfs`.
     pub fn of_size(size: &str) -> Self {
         let volume = Self::without_image();
         ubtrfs(&["mkfs".as_ref(), "--size".as_ref(), size.as_ref(), volume.image.as_os_str()]).ok();
         volume
     }
 
-    /// The place for one.
+    /// Makes the directories for a volume, without the image.
     pub fn without_image() -> Self {
         let dir = scratch_dir();
         let (image, point) = (dir.path().join("image"), dir.path().join("mnt"));
@@ -122,7 +121,7 @@ impl Volume {
         Self { dir, image, point }
     }
 
-    /// Mounts with these options (may be empty).
+    /// Mounts with these options, which may be empty.
     pub fn try_mount(&self, options: &str) -> Outcome {
         self.try_mount_device(&self.image, options)
     }
@@ -146,7 +145,7 @@ impl Volume {
         mount_points().contains(&self.point)
     }
 
-    /// Unmounts; transient users of the mount get time to leave.
+    /// Unmounts; transient users of the mount get time to finish.
     pub fn try_umount(&self) -> Outcome {
         let unmount = || ubtrfs(&["umount".as_ref(), self.point.as_os_str()]);
         let mut outcome = unmount();
@@ -166,13 +165,13 @@ impl Volume {
         assert!(!self.is_mounted());
     }
 
-    /// What the server says of itself.
+    /// Returns the statistics of the server.
     pub fn stats(&self) -> Value {
         let outcome = ubtrfs(&["stats".as_ref(), "--json".as_ref(), self.point.as_os_str()]).ok();
         serde_json::from_str(&outcome.stdout).unwrap()
     }
 
-    /// The server's process.
+    /// Returns the process of the server.
     pub fn server(&self) -> Server {
         Server(i32::try_from(self.stats()["pid"].as_u64().unwrap()).unwrap())
     }
@@ -191,7 +190,7 @@ impl Drop for Volume {
     }
 }
 
-/// The server's process.
+/// The process of a server.
 pub struct Server(pub i32);
 
 impl Server {
@@ -199,11 +198,11 @@ impl Server {
         run(Command::new("kill").arg(format!("-{signal}")).arg(self.0.to_string())).ok();
     }
 
-    /// Waits for its end.
+    /// Waits until the process has ended.
     #[track_caller]
     pub fn ended(&self) {
         let limit = Instant::now() + Duration::from_secs(60);
-        // One whose status was not collected has ended, too.
+        // A zombie has ended, too.
         let is_alive = || {
             let status = std::fs::read_to_string(format!("/proc/{}/status", self.0));
             status.is_ok_and(|status| !status.contains("\nState:\tZ") && !status.contains("\nState:\tX"))

@@ -1,4 +1,5 @@
-//! A user who keeps directories locked stops nobody else's work with subvolumes (invariant 49).
+//! Tests that a user who keeps directories locked does not stop the work of others with subvolumes
+//! (invariant 49).
 
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -15,10 +16,10 @@ use ubtrfs_testkit::run::{Outcome, command, run};
 
 use crate::harness::{FUSE, Volume};
 
-/// More than there were threads for this.
+/// More than the number of threads that there once were for this.
 const DIRECTORIES: usize = 12;
 
-/// Memory that nothing is written to until this is dropped: who tries waits.
+/// Memory whose pages are not provided until this is dropped, so that a write to it blocks.
 struct Untouched {
     at: usize,
     faults: Option<OwnedFd>,
@@ -34,7 +35,7 @@ impl Untouched {
         const MISSING: u64 = 1;
         let (mut api, protection) = (API.1, libc::PROT_READ | libc::PROT_WRITE);
         let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: the memory is new, and the ioctls get what they expect.
+        // SAFETY: the memory is new, and the ioctls get valid arguments.
         unsafe {
             let at = libc::mmap(std::ptr::null_mut(), Self::SIZE, protection, private, -1, 0);
             assert_ne!(at, libc::MAP_FAILED);
@@ -48,11 +49,11 @@ impl Untouched {
         }
     }
 
-    /// Lists a directory into it.
+    /// Lists a directory into this memory.
     fn list(&self, dir: &Path) -> JoinHandle<()> {
         let (at, dir) = (self.at, File::open(dir).unwrap());
         thread::spawn(move || {
-            // SAFETY: the memory is there until this thread has been joined.
+            // SAFETY: the memory exists until this thread has been joined.
             unsafe { libc::syscall(libc::SYS_getdents64, dir.as_raw_fd(), at, Self::SIZE) };
         })
     }
@@ -64,7 +65,7 @@ impl Drop for Untouched {
     }
 }
 
-/// `ubtrfs subvolume create`, as an ordinary user or as root, not for ever.
+/// Runs `ubtrfs subvolume create` as an ordinary user or as root, with a timeout.
 fn create(program: &Path, user: Option<u32>, path: &Path) -> Outcome {
     let mut line = command("timeout", &["--kill-after=1", "20"]);
     if let Some(user) = user {
@@ -93,7 +94,7 @@ fn keep_nobody_from_making_subvolumes_elsewhere() {
     let memory: Vec<Untouched> = (0..DIRECTORIES).map(|_| Untouched::new()).collect();
     let listings: Vec<_> = (0..).zip(&memory).map(|(number, memory)| memory.list(&at(format!("{number}")))).collect();
     thread::sleep(Duration::from_millis(300));
-    // They are made, though the kernel does not know them yet.
+    // The subvolumes are made, though the kernel does not know them yet.
     let users: Vec<_> = (0..DIRECTORIES)
         .map(|number| {
             let (program, path) = (program.clone(), at(format!("{number}/sub")));
@@ -114,7 +115,7 @@ fn keep_nobody_from_making_subvolumes_elsewhere() {
     for user in users {
         user.join().unwrap().ok();
     }
-    // The user himself goes on elsewhere, too.
+    // The user can also work elsewhere.
     let path = at(format!("{DIRECTORIES}/sub"));
     create(&program, Some(NOBODY), &path).ok();
 

@@ -1,4 +1,5 @@
-//! Mounts whose server means harm: nothing that it says of itself is believed (invariant 39).
+//! Tests with mounts whose server is hostile: nothing that it reports about itself is trusted
+//! (invariant 39).
 
 use std::ffi::OsStr;
 use std::fs;
@@ -22,20 +23,20 @@ use crate::harness::{Volume, fails, ubtrfs};
 
 const SERVER: &str = include_str!("hostile_server.c");
 
-/// A mount that looks like one of a user's.
+/// A mount that looks like a user's mount by ubtrfs.
 struct Hostile {
     volume: Volume,
     server: Child,
 }
 
 impl Hostile {
-    /// One whose server says of itself what an honest one would, changed by `lie`; or it answers
-    /// nothing, to anybody (`hangs`) or to its user alone (`closed`).
+    /// Makes a mount whose server reports what an honest one would, changed by `lie`. With `hangs`
+    /// it answers nobody, and with `closed` only its user.
     fn new(user: u32, how: &str, lie: impl FnOnce(&mut Value)) -> Self {
         Self::with_source(user, how, OsStr::new("hostile"), lie)
     }
 
-    /// The same, whose mount says that this was mounted.
+    /// Makes such a mount, with this source.
     fn with_source(user: u32, how: &str, source: &OsStr, lie: impl FnOnce(&mut Value)) -> Self {
         let volume = Volume::new();
         volume.mount("");
@@ -47,7 +48,7 @@ impl Hostile {
         let mut line = Command::new(compile(volume.dir.path(), "server", SERVER));
         line.arg(&volume.point).arg(user.to_string()).arg(&said).arg(how).arg(source);
         let mut server = line.stdout(Stdio::piped()).spawn().unwrap();
-        // Any request of ours: INIT comes first.
+        // Any request serves: INIT comes before it.
         let _ = fs::metadata(&volume.point);
         let mut ready = String::new();
         BufReader::new(server.stdout.take().unwrap()).read_line(&mut ready).unwrap();
@@ -71,7 +72,7 @@ impl Drop for Hostile {
     }
 }
 
-/// A process that nobody ends.
+/// A process that must not be ended.
 struct Bystander(Child);
 
 impl Bystander {
@@ -79,7 +80,7 @@ impl Bystander {
         Self(Command::new("sleep").arg("300").spawn().unwrap())
     }
 
-    /// Has a server say that it is this process.
+    /// Makes a server's report name this process.
     fn take_part_in(&self, report: &mut Value) {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap();
         let started: u64 = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(19).unwrap().parse().unwrap();
@@ -122,7 +123,7 @@ fn a_mount_whose_server_answers_nothing_ends_by_force() {
     }
 }
 
-/// Waits until something is so, while a command waits for a server.
+/// Waits until a condition is true, while a command waits for a server.
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let limit = Instant::now() + Duration::from_secs(20);
     while !is_so() {
@@ -131,8 +132,8 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Invariant 52: while root's command waits for the server, the user lets the path of the mount
-/// lead to another.
+/// Invariant 52: while root's command waits for the server, the user makes the path of the mount
+/// refer to another one.
 #[test]
 fn what_is_unmounted_is_what_was_found_at_first() {
     require!(Need::Root, Need::Fuse, Need::Tool("cc"));
@@ -179,7 +180,7 @@ fn the_process_that_asks_as_a_user_is_not_his() {
     let child = child().unwrap();
     let status = fs::read_to_string(format!("/proc/{child}/status")).unwrap();
     let sessions = [&*child, "self"].map(|process| field(process, session));
-    // What the kernel lets a user do with a process that he may trace.
+    // The operations that the kernel allows a user on a process that they may trace.
     let ids = [format!("--reuid={NOBODY}"), format!("--regid={NOBODY}")];
     let looked = |process: &str| {
         let mut line = command("setpriv", &[&ids[0], &ids[1], "--clear-groups", "readlink"]);
@@ -193,8 +194,8 @@ fn the_process_that_asks_as_a_user_is_not_his() {
     assert_ne!(sessions[0], sessions[1], "invariant 53: it has root's terminal");
 }
 
-/// Invariant 39. To a mount of root's the devices are opened that it names, which shows that the
-/// name leads somewhere.
+/// Invariant 39. If root has made the mount, the devices that it names are opened, which shows that
+/// the name refers to something.
 #[test]
 fn what_another_users_server_names_as_its_device_is_not_opened() {
     require!(Need::Root, Need::Fuse, Need::Tool("cc"));
@@ -212,7 +213,7 @@ fn what_another_users_server_names_as_its_device_is_not_opened() {
                 let asked = scope.spawn(|| ubtrfs(&line));
                 let mut has_come = false;
                 while !asked.is_finished() {
-                    // Who comes is sent away.
+                    // Any connection is closed at once.
                     has_come |= listener.accept().is_ok();
                     thread::sleep(Duration::from_millis(5));
                 }
@@ -229,7 +230,7 @@ fn what_another_users_server_names_as_its_device_is_not_opened() {
     }
 }
 
-/// Names from a server are shown so that a terminal does not obey them.
+/// Names from a server are escaped, so that they do not control a terminal.
 #[test]
 fn what_a_server_says_is_harmless_to_a_terminal() {
     require!(Need::Root, Need::Fuse, Need::Tool("cc"));
@@ -245,7 +246,7 @@ fn what_a_server_says_is_harmless_to_a_terminal() {
     }
 }
 
-/// What root mounts is served by root's server, whatever other mount names the device, and whatever
+/// A mount by root is served by root's server, whatever other mount names the device, and whatever
 /// covers the mount of root's server (invariant 51).
 #[test]
 fn a_second_mount_never_lands_on_another_users_server() {
@@ -259,7 +260,7 @@ fn a_second_mount_never_lands_on_another_users_server() {
             let hostile = Hostile::with_source(user, how, path.as_os_str(), name);
             volume.try_mount_device(path, "").ok();
             fs::write(volume.point.join("file"), "ours").unwrap();
-            // A user whose directory is mounted on can cover it.
+            // A user can cover a mount point that is in an own directory.
             run(command("mount", &["--bind"]).arg(&hostile.volume.point).arg(&volume.point)).ok();
             let second = Volume::without_image();
             let begun = Instant::now();

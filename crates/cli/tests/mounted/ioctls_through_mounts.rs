@@ -1,5 +1,5 @@
-//! Ioctls through mounts that are read-only or show other ids, and from user namespaces, with the
-//! kernel's driver as the oracle (invariant 40).
+//! Tests of ioctls through mounts that are read-only or show other ids, and from user namespaces.
+//! The answers are compared with those of the kernel's driver (invariant 40).
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -16,52 +16,53 @@ use crate::harness::{Volume, ubtrfs};
 
 const PROBE: &str = include_str!("ioctl_probe.c");
 
-/// How the directory of the tests is seen.
+/// The mount through which the directory of the tests is seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum View {
     Plain,
     ReadOnly,
-    /// By other ids.
+    /// An idmapped mount.
     Mapped,
     MappedReadOnly,
 }
 
-/// Who asks.
+/// The user who calls the ioctls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
     Root,
-    /// The owner of the directory, as the view shows it.
+    /// The owner of the directory, as the mount shows it.
     Owner,
-    /// Root of a user namespace that has the owner and another user.
+    /// Root of a user namespace that contains the owner and another user.
     RootInside,
 }
 
 const VIEWS: [View; 4] = [View::Plain, View::ReadOnly, View::Mapped, View::MappedReadOnly];
 const CALLERS: [Who; 3] = [Who::Root, Who::Owner, Who::RootInside];
 
-/// What stands for user 0 on the mapped views.
+/// The id that stands for user 0 on idmapped mounts.
 const FIRST_SHOWN: u32 = 5000;
 const OWNER: u32 = 1000;
 const OTHER: u32 = 2000;
 
-/// Differences that are meant: how a line of the probe begins, the kernel's answer and ours.
+/// Intended differences: the beginning of a line of the probe, the kernel's answer, and ours.
 const MEANT: [(&str, &str, &str); 4] = [
-    // Its arguments are no pointers of the size that its number encodes: FUSE can't pass them on.
+    // The argument is not a pointer to data of the size that the number encodes, so FUSE can't pass
+    // it on.
     ("defragment:", "", "EFAULT"),
     ("balance's end:", "", "EFAULT"),
     ("removal:", "ENOENT", "ENODEV"),
-    // The driver compares with the ids on disk, whatever the mount shows.
+    // The driver compares with the ids on disk, whatever ids the mount shows.
     ("defragment 2:", "", ""),
 ];
 
-/// Mounts that are taken away at the end.
+/// The mounts of the directory, which are unmounted at the end.
 struct Views {
     dir: PathBuf,
     points: Vec<PathBuf>,
 }
 
 impl Views {
-    /// The views of the directory `d` of a mount, whose subvolumes belong to the owner, another
+    /// Mounts the directory `d` of a mount in all ways. Its subvolumes belong to the owner, another
     /// user and root.
     fn new(dir: &Path, mount: &Path, probe: &Path, make: &dyn Fn(&Path)) -> Self {
         let shared = mount.join("d");
@@ -130,21 +131,21 @@ fn is_meant(theirs: &str, ours: &str) -> bool {
     })
 }
 
-/// What kernels with fs-verity answer to its protection of the three files, those of the owner, of
-/// another user and of root; this kernel may have none.
+/// Returns the answers of kernels with fs-verity to the protection of the three files, which belong
+/// to the owner, to another user and to root. The running kernel may lack fs-verity.
 fn answers_about_verity(view: View, who: Who) -> [&'static str; 3] {
     let is_mapped = matches!(view, View::Mapped | View::MappedReadOnly);
     let may_write = match who {
         Who::Root => [true; 3],
         Who::Owner => [true, false, false],
-        // Of what the mapped views show it has no user.
+        // The user namespace has none of the ids that the idmapped mounts show.
         Who::RootInside => [!is_mapped, !is_mapped, false],
     };
     let done = if matches!(view, View::ReadOnly | View::MappedReadOnly) { "EROFS" } else { "OK" };
     may_write.map(|may| if may { done } else { "EACCES" })
 }
 
-/// Puts these answers in place of those of a kernel without fs-verity.
+/// Replaces the answers of a kernel without fs-verity by these.
 fn complete(theirs: &mut [String], view: View, who: Who) {
     let lines = theirs.iter_mut().filter(|line| line.starts_with("verity: "));
     for (line, known) in lines.zip(answers_about_verity(view, who)) {
@@ -191,8 +192,8 @@ fn ioctls_are_answered_as_by_the_kernel_through_every_view_of_a_mount() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Opens a directory on two mounts, and asks for subvolumes through either: which of them is meant
-/// is found out exactly.
+/// Opens a directory on two mounts, and makes subvolumes through each of them: the server finds out
+/// exactly which of the mounts is meant.
 const BOTH: &str = r#"
 import errno, fcntl, os, struct, sys
 writable, frozen = (os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in sys.argv[1:3])
@@ -221,9 +222,9 @@ fn the_descriptor_counts_that_the_ioctl_is_asked_of() {
     volume.umount();
 }
 
-/// Swaps the descriptor's number between two mounts while it asks: nothing is made through the
-/// read-only one that the other would not have allowed, and nobody hangs. What it can't do is to
-/// borrow the writable mount of another directory.
+/// Swaps the descriptor's number between two mounts during the ioctls: nothing is made through the
+/// read-only mount that the other one would not have allowed, and no process hangs. The program
+/// can't use the writable mount of another directory.
 const RACE: &str = r#"
 import errno, fcntl, os, struct, sys, threading, time
 other, frozen = (os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in sys.argv[1:3])

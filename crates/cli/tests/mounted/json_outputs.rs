@@ -1,5 +1,5 @@
-//! What commands print of a mount with `--json` has the form that `docs/json.schema.json`
-//! describes, which is that of what they print of an image.
+//! Tests that the output of `--json` about a mount matches `docs/json.schema.json`, which has the
+//! same formats as for an image.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -17,10 +17,10 @@ use crate::harness::{FUSE, Volume, ubtrfs};
 
 const SCHEMA: &str = include_str!("../../../../docs/json.schema.json");
 
-/// Forms of which every field is seen here.
+/// The formats of which every field occurs here.
 const WHOLE: [&str; 5] = ["replacement", "scrub status[]", "scrubbed", "stats", "usage"];
 
-/// Content that is found in an image.
+/// Content that can be found in an image.
 const CONTENT: &[u8] = b"this is in no other place of the image than in a file";
 
 struct Commands<'a> {
@@ -32,12 +32,12 @@ impl Commands<'_> {
     fn command<S: AsRef<OsStr>>(&self, words: &[S]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ubtrfs"));
         command.args(words).current_dir(&self.volume.point);
-        // Where scrubs are remembered.
+        // The directory for the records of scrubs.
         command.env("STATE_DIRECTORY", self.volume.dir.path());
         command
     }
 
-    /// What a command prints with `--json` in the mount's directory.
+    /// Returns the output of a command with `--json` in the mount's directory.
     #[track_caller]
     fn json(&self, name: &str, status: i32, arguments: &str) -> Value {
         let words = name.split(' ').chain(["--json"]).chain(arguments.split(' '));
@@ -48,9 +48,9 @@ impl Commands<'_> {
         value
     }
 
-    /// A scrub goes on for so long that it is seen, and is cancelled.
+    /// Scrubs slowly enough that the scrub is seen running, and cancels it.
     fn scrub(&self) {
-        // That of the image, which is remembered.
+        // The record of the scrub of the image.
         self.json("scrub status", 0, ".");
         run(&mut self.command(&["sync", "."])).ok();
         let mut slow = self.command(&["scrub", "start", "--limit", "1M", "."]).stderr(Stdio::null()).spawn().unwrap();
@@ -62,13 +62,13 @@ impl Commands<'_> {
         run(&mut self.command(&["scrub", "cancel", "."])).ok();
         assert!(!slow.wait().unwrap().success());
         self.json("scrub status", 0, ".");
-        // Of what is wrong the first one has passed.
+        // The first scrub has passed the damaged data already.
         self.json("scrub resume", 0, ".");
         self.json("scrub start", 3, ".");
         assert_eq!(self.json("scrub status", 0, ".")[0]["state"], "finished");
     }
 
-    /// Subvolumes are looked at and compared.
+    /// Examines and compares subvolumes.
     fn look(&self) {
         self.json("subvolume list", 0, ".");
         self.json("subvolume show", 0, "one");
@@ -79,7 +79,7 @@ impl Commands<'_> {
         self.json("merge", 0, "-n one two three");
     }
 
-    /// Devices are looked at, and change.
+    /// Examines and changes devices.
     fn change_devices(&self) {
         let volume = self.volume;
         for (name, size) in [("second", 256 << 20), ("third", 512 << 20)] {
@@ -98,7 +98,7 @@ impl Commands<'_> {
     }
 }
 
-/// Breaks what an image has of a file.
+/// Damages the content of a file in an image.
 fn damage(image: &Path) {
     let bytes = fs::read(image).unwrap();
     let at = bytes.windows(CONTENT.len()).position(|window| window == CONTENT).unwrap();
@@ -128,7 +128,7 @@ fn json_of_mounts_has_the_form_that_the_schema_describes() {
     commands.json("stats", 0, ".");
     commands.look();
     commands.scrub();
-    // It can't be moved.
+    // The damaged data can't be moved.
     fs::remove_file(volume.point.join("file")).unwrap();
     ubtrfs(&["sync".as_ref(), volume.point.as_os_str()]).ok();
     commands.change_devices();

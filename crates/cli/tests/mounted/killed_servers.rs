@@ -1,4 +1,4 @@
-//! A server that is killed leaves nobody waiting.
+//! Tests that no process waits for a server that was killed.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -14,7 +14,7 @@ use ubtrfs_testkit::run::run;
 
 use crate::harness::{Abort, FUSE, Server, Volume};
 
-/// After it has read a line: lists `argv[1]` into memory that the file `argv[2]` backs.
+/// Reads a line, and then lists `argv[1]` into memory that is backed by the file `argv[2]`.
 const LISTER: &str = r"
 import ctypes, mmap, os, sys
 directory = os.open(sys.argv[1], os.O_RDONLY)
@@ -25,7 +25,7 @@ sys.stdin.readline()
 ctypes.CDLL(None).getdents64(directory, ctypes.c_void_p(place), 65536)
 ";
 
-/// Aborts the connection and ends the process at the end of the test, so that nothing hangs.
+/// Aborts the connection and kills the process at the end of the test, so that nothing hangs.
 struct EndAtEnd(Abort, Server);
 
 impl EndAtEnd {
@@ -41,7 +41,7 @@ impl Drop for EndAtEnd {
     }
 }
 
-/// Waits until this is so.
+/// Waits until a condition is true.
 #[track_caller]
 fn eventually(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
@@ -68,15 +68,16 @@ fn start_lister(directory: &Path, memory: &Path) -> Child {
     lister
 }
 
-/// A thread that has the kernel drop a name waits for the directory's lock, which a program holds
-/// that lists the directory into memory of a server that hangs. No signal ends that thread.
+/// A thread that asks the kernel to drop a name waits for the directory's lock. A program holds
+/// that lock while it lists the directory into memory of another server that hangs. No signal ends
+/// that thread.
 #[test]
 fn no_request_waits_for_a_killed_server_of_which_a_thread_can_not_end() {
     require!(Need::Root, FUSE, Need::Tool("python3"));
     let hanging = Volume::new();
     hanging.mount("");
     fs::write(hanging.point.join("memory"), vec![0; 65536]).unwrap();
-    // Nothing of the file is cached.
+    // No page of the file is cached.
     hanging.umount();
     hanging.mount("");
     let volume = Volume::new();
@@ -99,7 +100,7 @@ fn no_request_waits_for_a_killed_server_of_which_a_thread_can_not_end() {
     let waiting = thread::spawn(move || fs::metadata(point.join("dir/none")).is_err());
     thread::sleep(Duration::from_millis(200));
     end.1.signal("KILL");
-    // Also what is asked for when no thread is left that serves.
+    // Requests are answered even if no thread is left that serves.
     thread::sleep(Duration::from_millis(200));
     let (done, all) = channel();
     for number in 0..20 {
@@ -117,7 +118,7 @@ fn no_request_waits_for_a_killed_server_of_which_a_thread_can_not_end() {
     let _ = lister.wait();
 }
 
-/// The watcher of a server, as its directory in `/proc`.
+/// Returns the watcher of a server, as its directory in `/proc`.
 fn watcher_of(server: i32) -> Option<PathBuf> {
     let processes = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
     let mut children = processes.filter(|process| {
@@ -150,7 +151,7 @@ fn the_watcher_holds_nothing_of_the_volume_and_ends_with_the_server_alone() {
     server.ended();
     eventually("the watcher has ended", || !watcher.exists());
 
-    // And where nothing is left to be done: no other connection of that number is aborted.
+    // If the connection has ended already, no other connection with that number is aborted.
     volume.mount("");
     let server = volume.server();
     let watcher = watcher_of(server.0).expect("a watcher");

@@ -1,4 +1,4 @@
-//! From the start of a mount to its end, without errors.
+//! Tests of a mount from its start to its end, without errors.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ use ubtrfs_testkit::run::{command, run};
 
 use crate::harness::{FUSE, OVER_RINGS, Volume, cat, fails, ubtrfs};
 
-/// A line of the mount table.
+/// Returns the volume's line in the mount table.
 fn mount_line(volume: &Volume) -> String {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let point = format!(" {} ", volume.point.display());
@@ -34,7 +34,7 @@ fn written_data_is_there_for_the_kernel_after_umount() {
     fs::create_dir(volume.point.join("dir")).unwrap();
     fs::write(volume.point.join("dir/file"), "content").unwrap();
     volume.umount();
-    // The image is free, and what is in it is whole.
+    // The image is not in use, and its contents are complete.
     rustix::fs::flock(File::open(&volume.image).unwrap(), FlockOperation::NonBlockingLockExclusive).unwrap();
     assert_eq!(cat(&volume.image, "/dir/file"), "content");
     assert_btrfs_check_clean(&volume.image);
@@ -49,7 +49,7 @@ fn a_mount_outlives_the_terminal_that_it_was_made_in() {
     let volume = Volume::new();
     let (program, image, point) = (env!("CARGO_BIN_EXE_ubtrfs"), volume.image.display(), volume.point.display());
     let mount = format!("{program} mount {image} {point}");
-    // A session of its own on a terminal of its own, which is hung up when the command ends.
+    // A session of its own on its own terminal, which hangs up when the command ends.
     run(&mut command("script", &["--quiet", "--return", "--command", &mount, "/dev/null"])).ok();
     thread::sleep(Duration::from_millis(300));
     fs::write(volume.point.join("file"), "content").unwrap();
@@ -80,7 +80,7 @@ fn a_device_that_the_kernel_has_mounted_is_refused() {
     fs::create_dir(&point).unwrap();
     run(command("mount", &["-t", "btrfs"]).arg(device.path()).arg(&point)).ok();
     let refused = volume.try_mount_device(device.path(), "");
-    // The image below it, too.
+    // Nor can the image be used, to which the device belongs.
     let below = ["", "ro"].map(|options| volume.try_mount(options));
     let made = ubtrfs(&["mkfs".as_ref(), "-f".as_ref(), volume.image.as_os_str()]);
     let check = ubtrfs(&["check".as_ref(), volume.image.as_os_str()]);
@@ -91,11 +91,11 @@ fn a_device_that_the_kernel_has_mounted_is_refused() {
     }
     assert_eq!(check.code(), Some(2), "{}", check.report());
     device.wait_until_free();
-    // Attached alone is not mounted.
+    // A device that is attached but not mounted may be used.
     volume.check();
 }
 
-/// In a mount namespace of its own: `$1` is the image, `$2` a directory.
+/// Runs in a mount namespace of its own: `$1` is the image, `$2` a directory.
 const UNSEEN: &str = r#"
     set -e
     mount -t btrfs -o loop "$1" "$2"
@@ -135,12 +135,12 @@ fn an_image_that_is_mounted_in_another_mount_namespace_is_refused() {
         let said = &refused.stderr;
         assert!(!refused.success() && said.contains("in another mount namespace"), "{}", refused.report());
     }
-    // Once it is unmounted there nothing is in the way.
+    // Once it is unmounted there, the image can be used.
     volume.mount("");
     volume.umount();
 }
 
-/// Only root can query a loop device whether it is mounted.
+/// Only root can ask whether a loop device is mounted.
 #[test]
 fn an_image_that_may_be_mounted_invisibly_is_not_written_to() {
     require!(Need::Kernel, Need::Tool("setpriv"));
@@ -207,7 +207,7 @@ fn requests_arrive_as_they_shall() {
     require!(Need::Root, FUSE);
     let volume = Volume::new();
     fails(&volume.try_mount("transport=pigeon"), "auto, ring or dev");
-    // Where rings can be had they are taken, also unasked.
+    // If rings are available they are used, also without the option.
     let (options, transport) = if OVER_RINGS { ("transport=auto", "io_uring") } else { ("transport=dev", "/dev/fuse") };
     volume.mount(options);
     let stats = volume.stats();
@@ -253,7 +253,7 @@ fn sync_makes_durable_and_stats_count() {
     fs::write(volume.point.join("file"), "content").unwrap();
     let before = volume.stats();
     ubtrfs(&["sync".as_ref(), volume.point.as_os_str()]).ok();
-    // What the image holds now is what a crash would leave.
+    // The image now has the state that a crash would leave.
     let copy = volume.dir.path().join("copy");
     fs::copy(&volume.image, &copy).unwrap();
     assert_eq!(cat(&copy, "/file"), "content");
@@ -262,7 +262,7 @@ fn sync_makes_durable_and_stats_count() {
     assert!(after["requests"]["write"].as_u64() >= Some(1), "{after}");
     let text = ubtrfs(&["stats".as_ref(), volume.point.as_os_str()]).ok().stdout;
     assert!(text.lines().any(|line| line.starts_with("mount_type") && line.ends_with("fuseblk")), "{text}");
-    // They are on every file, and on no list.
+    // Every file has them, and no list contains them.
     let list = run(command("getfattr", &["-d", "-m", "-"]).arg(volume.point.join("file")));
     assert!(!list.stdout.contains("ubtrfs."), "{}", list.report());
     volume.umount();

@@ -1,5 +1,5 @@
-//! Listings neither lack names nor show deleted ones, though the kernel caches what other programs
-//! have read of the directory.
+//! Tests that listings are complete and show no deleted names, though the kernel caches what other
+//! programs have read of the directory.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -12,25 +12,26 @@ use ubtrfs_testkit::require;
 
 use crate::harness::{FUSE, Volume};
 
-/// More than one request of the kernel brings.
+/// More names than one request of the kernel returns.
 const NAMES: usize = 2000;
 
 fn name(number: usize) -> String {
     format!("name {number:06}")
 }
 
-/// The names that one getdents(2) brings; `None` at the end.
+/// Returns the names that one getdents(2) reads; `None` at the end.
 fn some(dir: &File) -> Option<Vec<String>> {
     Some(some_with_positions(dir)?.into_iter().map(|(name, _)| name).collect())
 }
 
-/// The same with the positions behind them, as telldir(3) returns them.
+/// Returns the names that one getdents(2) reads, with the positions after them, as telldir(3)
+/// returns them.
 fn some_with_positions(dir: &File) -> Option<Vec<(String, u64)>> {
     let mut room = [MaybeUninit::uninit(); 4096];
     let mut raw = RawDir::new(dir, &mut room);
     let mut names = Vec::new();
     let mut any = false;
-    // Up to where it would call the kernel again.
+    // Stops before it would call the kernel again.
     while !any || !raw.is_buffer_empty() {
         let Some(entry) = raw.next() else { break };
         any = true;
@@ -66,13 +67,13 @@ fn a_name_that_was_removed_before_a_listing_began_is_not_in_it() {
     let volume = Volume::new();
     volume.mount("");
     let dir = full(&volume);
-    // A reader reads a part.
+    // A reader reads a part of the directory.
     let first = File::open(&dir).unwrap();
     let seen: Vec<String> = std::iter::repeat_with(|| some(&first).unwrap()).take(3).flatten().collect();
-    // A name of it is deleted.
+    // One of these names is deleted.
     let gone = &seen[seen.len() - 2];
     fs::remove_file(dir.join(gone)).unwrap();
-    // A listing begins, and before it ends another has been read as a whole.
+    // Another listing begins, and before it ends, a third one is read completely.
     let second = File::open(&dir).unwrap();
     let mut names = some(&second).unwrap();
     assert!(!names.contains(gone));
@@ -80,8 +81,8 @@ fn a_name_that_was_removed_before_a_listing_began_is_not_in_it() {
     names.extend(rest(&second));
     assert!(!names.contains(gone), "{gone}");
     assert_eq!(names.len(), NAMES - 1);
-    // A reader that began before the deletion misses none of the other names, and all readers see
-    // the same from now on.
+    // The first reader, which began before the deletion, misses none of the other names, and all
+    // readers see the same from now on.
     let left: BTreeSet<String> = seen.iter().cloned().chain(rest(&first)).collect();
     assert!((0..NAMES).map(name).all(|name| left.contains(&name)));
     assert!((0..3).all(|_| listed(&dir).len() == NAMES - 1));
@@ -124,7 +125,7 @@ fn a_listing_among_other_changes_shows_the_readers_own_changes() {
     volume.umount();
 }
 
-/// Has names made in the directory until positions of 31 bits have no room for their numbers.
+/// Makes and removes names in the directory until their numbers exceed positions of 31 bits.
 fn count_up(dir: &Path) {
     let names = [dir.join(name(0)), dir.join("other")];
     for number in 0..1 << 15 {
@@ -135,7 +136,7 @@ fn count_up(dir: &Path) {
 #[test]
 fn a_program_that_renames_what_it_reads_ends_though_others_list_the_directory() {
     require!(FUSE);
-    // With and without attributes, which bring READDIRPLUS.
+    // Both without attributes, and with them, which causes READDIRPLUS.
     for (counts_up, looks) in [(false, false), (false, true), (true, false)] {
         let volume = Volume::new();
         volume.mount("");
@@ -154,7 +155,7 @@ fn a_program_that_renames_what_it_reads_ends_though_others_list_the_directory() 
                 read.push(old);
             }
             assert!(read.len() <= NAMES, "{} is read again", read.last().unwrap());
-            // The kernel keeps what the second one reads.
+            // The kernel caches what the second listing reads.
             assert!((0..2).all(|_| listed(&dir).len() == NAMES));
         }
         read.sort();
@@ -183,8 +184,8 @@ fn no_name_comes_twice_though_others_list_the_directory() {
     volume.umount();
 }
 
-/// A program that reads all names but not the end, as one that looks whether a directory is empty,
-/// leaves the kernel with an incomplete listing. It keeps later ones all the same.
+/// A program that reads all names but not the end, such as one that checks whether a directory is
+/// empty, leaves an incomplete listing in the kernel. The kernel caches later ones all the same.
 #[test]
 fn the_kernel_keeps_listings_though_one_before_was_broken_off() {
     const FEW: usize = 20;
@@ -208,7 +209,8 @@ fn the_kernel_keeps_listings_though_one_before_was_broken_off() {
     volume.umount();
 }
 
-/// What a reader sees that rewinds, or goes to a position that it or another one has kept.
+/// Returns what a reader sees that rewinds, or seeks to a position that it or another reader has
+/// kept.
 fn tour_of_positions(point: &Path) -> Vec<String> {
     let dir = point.join("places");
     fs::create_dir(&dir).unwrap();
@@ -218,7 +220,8 @@ fn tour_of_positions(point: &Path) -> Vec<String> {
         }
     };
     let go = |dir: &File, to: u64| seek(dir, SeekFrom::Start(to)).unwrap();
-    // Of those that are there from the beginning, for whether others show is left open by POSIX.
+    // Only names that exist from the beginning count, since POSIX leaves open whether others are
+    // shown.
     let first = |names: Vec<String>| names.into_iter().filter(|shown| *shown < name(400)).collect::<Vec<_>>();
     make(0..400);
     let mut tour = Vec::new();

@@ -1,4 +1,4 @@
-//! The log of a server.
+//! Tests of the server's log.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -11,7 +11,7 @@ use ubtrfs_testkit::require;
 
 use crate::harness::{FUSE, Volume};
 
-/// A file of one sector, of which the device has another content than what was written.
+/// Makes a file of one sector, whose content on the device differs from what was written.
 fn with_damage(volume: &Volume) {
     let content = b"QZ".repeat(2048);
     volume.mount("");
@@ -51,7 +51,7 @@ fn errors_that_users_cause_do_not_fill_it() {
         line.split_once(" more were").and_then(|(before, _)| before.rsplit(' ').next()?.parse::<u64>().ok()).unwrap()
     };
     assert!(lines.len() as u64 + counts.iter().map(count).sum::<u64>() >= READS, "{log}");
-    // What else there is to say is said.
+    // Other messages are still logged.
     for words in ["is mounted on", "is unmounted"] {
         assert!(log.contains(words), "{log}");
     }

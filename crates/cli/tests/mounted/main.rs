@@ -1,5 +1,5 @@
-//! `ubtrfs mount` and what belongs to it, with a kernel at the other end. `mounted_ring` does the
-//! same over rings.
+//! Tests of `ubtrfs mount` and the commands on mounts, with the running kernel. `mounted_ring` runs
+//! the same tests over rings.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 

@@ -1,5 +1,5 @@
-//! `ubtrfs merge` on a mount and in an image: what it says, what programs see at once of what it
-//! changed, and the exit status.
+//! Tests of `ubtrfs merge` on a mount and in an image: its output, its exit status, and the changes
+//! that programs see at once.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -18,7 +18,7 @@ use ubtrfs_testkit::run::{Outcome, command, run};
 
 use crate::harness::{FUSE, Volume, ubtrfs};
 
-/// Tells the server of a mount that the reader of a stream is still there.
+/// Notifies the server of a mount that the reader of a stream is still there.
 pub fn keep_stream(at: &Path, number: u64) -> Result<(), rustix::io::Errno> {
     let opened = File::open(at).unwrap();
     // SAFETY: this command reads a number.
@@ -29,7 +29,7 @@ fn merge(arguments: &[&str]) -> Outcome {
     ubtrfs(&[&["merge"], arguments].concat())
 }
 
-/// The lines of a merge that ended with this status, sorted.
+/// Returns the lines of a merge that ended with this status, sorted.
 #[track_caller]
 fn says(arguments: &[&str], status: i32) -> Vec<String> {
     let outcome = merge(arguments);
@@ -46,7 +46,7 @@ fn has_trouble(arguments: &[&str], words: &str) {
     assert!(outcome.stderr.lines().count() == 1 && outcome.stderr.contains(words), "{}", outcome.report());
 }
 
-/// A mount with the subvolumes `base`, `changed` and `target`.
+/// Makes a mount with the subvolumes `base`, `changed` and `target`.
 fn with_sides() -> (Volume, [String; 3]) {
     with_sides_on(Volume::new())
 }
@@ -96,7 +96,7 @@ const EXPECTED: [&str; 7] = [
     "R moved -> other/below/new",
 ];
 
-/// Fails unless the target is what both sides make of it.
+/// Asserts that the target has the changes of both sides.
 fn assert_merged(target: &Path) {
     assert_eq!(names(target), ["empty", "link", "made", "other"]);
     assert_eq!(names(&target.join("other")), ["below", "file", "target's"]);
@@ -110,7 +110,7 @@ fn assert_merged(target: &Path) {
     assert_eq!((one.ino(), one.nlink(), one.size()), (other.ino(), 2, 70_000));
 }
 
-/// A bind mount, taken away at the end.
+/// A bind mount, which is unmounted at the end.
 struct Bound(PathBuf);
 
 impl Bound {
@@ -129,7 +129,8 @@ impl Drop for Bound {
     }
 }
 
-/// Invariant 40: what changes the target goes through its mount, whichever the others are named by.
+/// Invariant 40: the target is changed through its own mount, whichever mounts name the other
+/// subvolumes.
 #[test]
 fn nothing_is_merged_through_a_read_only_mount() {
     require!(FUSE, Need::Root);
@@ -156,7 +157,8 @@ fn programs_see_at_once_what_was_merged() {
     let all = [&**base, changed, target];
     let at = Path::new(target);
     change(Path::new(changed), at);
-    // The kernel has names, attributes, absent names, listings and pages in its caches.
+    // The kernel has names, attributes, absent names, listings and pages of the target in its
+    // caches.
     let mut open = File::open(at.join("dir/file")).unwrap();
     assert_eq!(fs::read(at.join("dir/file")).unwrap(), vec![1; 50_000]);
     assert_eq!(at.join("moved").metadata().unwrap().nlink(), 1);
@@ -174,7 +176,7 @@ fn programs_see_at_once_what_was_merged() {
     drop(open);
     assert_eq!(says(&all, 0), Vec::<String>::new(), "merged again");
 
-    // What both change is a conflict, of which one side may win.
+    // A change on both sides is a conflict, in which one side may be preferred.
     fs::write(Path::new(changed).join("other/file"), "theirs").unwrap();
     fs::write(at.join("other/file"), "ours").unwrap();
     fs::remove_dir(Path::new(changed).join("empty")).unwrap();
@@ -222,7 +224,7 @@ fn what_was_looked_at_while_it_was_merged_is_shown_as_it_is() {
     let open = File::open(at.join("gone")).unwrap();
     fs::remove_file(Path::new(&changed).join("gone")).unwrap();
 
-    // Somebody lists everything all the time, and so has it cached.
+    // A thread lists everything repeatedly, so that it is cached.
     let is_done = AtomicBool::new(false);
     let looks = std::thread::scope(|scope| {
         let looking = scope.spawn(|| {
@@ -246,7 +248,7 @@ fn what_was_looked_at_while_it_was_merged_is_shown_as_it_is() {
     assert!(staging.is_err(), "the staging directory is still shown: {staging:?}");
 }
 
-/// Lists all below a directory; returns what it found.
+/// Lists everything below a directory, and returns the number of entries.
 fn look(dir: &Path) -> usize {
     let Ok(entries) = fs::read_dir(dir) else { return 0 };
     let mut found = 0;
@@ -270,7 +272,7 @@ fn a_reset_to_a_merged_snapshot_merges_at_once() {
     ubtrfs(&["subvolume", "reset", &target, &merged]).ok();
     assert_merged(Path::new(&target));
     ubtrfs(&["subvolume", "delete", &merged]).ok();
-    // It still has the origin of the others.
+    // The target still has the common origin with the others.
     assert_eq!(says(&[&base, &changed, &target], 0), Vec::<String>::new());
     volume.umount();
     volume.check();
@@ -280,8 +282,8 @@ fn a_reset_to_a_merged_snapshot_merges_at_once() {
 fn a_merge_whose_command_was_ended_before_it_changed_anything_changes_nothing() {
     require!(FUSE);
     let (volume, [base, changed, target]) = with_sides();
-    // Both sides have changed a file of many extents alike, which takes long to find out: longer
-    // than this test may wait for a processor before it ends the command.
+    // Both sides have changed a file with many extents in the same way. To find that out takes
+    // longer than this test may wait for a processor before it ends the command.
     let files = [&changed, &target].map(|side| Path::new(side).join("dir/file"));
     for file in &files {
         let file = File::create(file).unwrap();
@@ -292,7 +294,7 @@ fn a_merge_whose_command_was_ended_before_it_changed_anything_changes_nothing() 
     fs::write(Path::new(&changed).join("new"), "new").unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_ubtrfs"));
     let mut command = command.args(["merge", &base, &changed, &target]).spawn().unwrap();
-    // The mount's first stream is there while the server compares.
+    // The mount's first stream exists while the server compares.
     let deadline = Instant::now() + Duration::from_secs(60);
     let is_merging = || keep_stream(&volume.point, 1) == Ok(());
     while !is_merging() {
@@ -347,7 +349,7 @@ fn what_can_not_be_merged_is_said_with_status_two() {
     assert_eq!(says(&["-n", &base, &changed, &target], 0), Vec::<String>::new());
 }
 
-/// More of them than are made at once wait for their turn, and so do comparisons.
+/// More merges than can run at once wait for their turn, and so do comparisons.
 #[test]
 fn fifty_merges_and_fifty_comparisons_at_once_all_succeed() {
     let (volume, [base, changed, _]) = with_sides_on(Volume::of_size("1G"));

@@ -1,5 +1,6 @@
-//! The mount options of btrfs, as its manual page btrfs(5) lists them: what the kernel takes is
-//! taken, and what it refuses is refused, but for what is listed with a reason.
+//! Tests of the mount options in the manual page btrfs(5): an option is accepted if the kernel
+//! accepts it, and refused if the kernel refuses it, except for the listed differences, each with
+//! its reason.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -14,7 +15,8 @@ use ubtrfs_testkit::require;
 
 use crate::harness::{Volume, ubtrfs};
 
-/// Each with a new volume. `{id}` is the number of the subvolume at `/@`.
+/// The options, each of which is tested with a new volume. `{id}` is the number of the subvolume at
+/// `/@`.
 const OPTIONS: &[&str] = &[
     "acl",
     "noacl",
@@ -118,7 +120,7 @@ const OPTIONS: &[&str] = &[
     "usebackuproot",
     "user_subvol_rm_allowed",
     "alloc_start=1",
-    // Of the VFS.
+    // Options of the VFS.
     "noatime",
     "relatime",
     "strictatime",
@@ -134,7 +136,7 @@ const OPTIONS: &[&str] = &[
     "nonsense=1",
 ];
 
-/// Where we do otherwise, and why.
+/// The options that behave differently, and why.
 const DIFFERENT: &[(&str, &str)] = &[
     ("noacl", "ACLs always count"),
     ("clear_cache", "check --repair rebuilds the free-space tree"),
@@ -170,7 +172,7 @@ fn volume() -> (Volume, u64) {
     (volume, id)
 }
 
-/// What a mount shows at its top: nothing if it is refused.
+/// Returns the names at the top of a mount; none if the mount is refused.
 fn shown(at: &Path) -> Vec<String> {
     let mut names: Vec<_> =
         fs::read_dir(at).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -211,7 +213,7 @@ fn a_path_and_an_id_of_different_subvolumes_are_named() {
     assert!(said.contains(&format!("the subvolume at '/@' has the id {id}, and not {}", id + 1)), "{said}");
 }
 
-/// The flags of a file that the options give: NODATASUM and NODATACOW.
+/// Returns the flags that the options give a file: NODATASUM and NODATACOW.
 fn flags(image: &Path, name: &str) -> u64 {
     let shown = ubtrfs(&["stat".as_ref(), image.as_os_str(), name.as_ref()]).ok().stdout;
     let flags = shown.lines().find_map(|line| line.strip_prefix("flags")).unwrap().trim();
@@ -250,7 +252,7 @@ fn files_that_are_made_without_checksums_and_copies_are_as_the_kernels() {
     }
 }
 
-/// One remount after another, each of what the one before has left.
+/// Each remount starts from the state that the previous one has left.
 #[test]
 fn remounts_change_what_new_files_are_like_as_the_kernels() {
     const REMOUNTS: [&str; 12] = [
@@ -349,7 +351,7 @@ fn a_seed_is_mounted_for_reading_unasked() {
     assert!(fs::read(&volume.image).unwrap() == before);
 }
 
-/// What btrfs-image makes of a dump is written by the kernel, and by us.
+/// A volume that btrfs-image restores from a dump can be written by the kernel, and by ubtrfs.
 #[test]
 fn a_volume_that_was_restored_from_a_dump_is_written_and_repaired() {
     require!(Need::Kernel, Need::Tool("btrfs-image"));
@@ -372,7 +374,7 @@ fn a_volume_that_was_restored_from_a_dump_is_written_and_repaired() {
     assert!(!repaired.stderr.contains("only read"), "{}", repaired.report());
 }
 
-/// The first copy of a block is wrong in its checksum alone, and so is the second.
+/// Only the checksum of the first copy of a block is wrong, and then also that of the second.
 #[test]
 fn blocks_with_wrong_checksums_are_read_on_request() {
     let (volume, _) = volume();

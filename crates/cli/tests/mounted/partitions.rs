@@ -1,4 +1,5 @@
-//! Volumes in partitions of one image: mounted side by side, and each by one server.
+//! Tests with volumes in partitions of one image, which are mounted at the same time, each by one
+//! server.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -17,7 +18,8 @@ fn server(volume: &Volume) -> u64 {
     volume.stats()["pid"].as_u64().unwrap()
 }
 
-/// What is mounted again is the same part, whatever it is called, and no other of the same source.
+/// A further mount is of the same part, whatever its name is, and not of another part of the same
+/// source.
 #[test]
 fn a_part_of_an_image_or_a_device_is_mounted_again() {
     require!(Need::Kernel, FUSE);
@@ -26,7 +28,7 @@ fn a_part_of_an_image_or_a_device_is_mounted_again() {
     let disk = one.dir.path().join("disk");
     let file = File::options().read(true).write(true).create_new(true).open(&disk).unwrap();
     file.set_len(SIZE).unwrap();
-    // The second is a copy of the first: only where it is distinguishes them.
+    // The second volume is a copy of the first, so that only their positions differ.
     for (at, piece) in gpt(SIZE, 512, &[(2048, 264_191), (264_192, 526_335)]) {
         file.write_all_at(&piece, at).unwrap();
     }
@@ -48,7 +50,7 @@ fn a_part_of_an_image_or_a_device_is_mounted_again() {
         fs::write(one.point.join("file"), "one").unwrap();
         assert_eq!(fs::read_to_string(other.point.join("@/file")).unwrap(), "one");
         if by_device {
-            // The kernel has one mount of a device, which is claimed as a whole.
+            // The kernel has one mount of a device, which it claims as a whole.
             fails(&two.try_mount_device(path, "partition=2"), "in use by another program");
         } else {
             two.try_mount_device(path, "partition=2").ok();
@@ -108,13 +110,13 @@ fn partitions_of_one_image_are_used_at_the_same_time_and_none_of_them_twice() {
     other.try_mount_device(&disk, "partition=2").ok();
     fs::write(one.point.join("file"), vec![1; 3 << 20]).unwrap();
     fs::write(other.point.join("file"), vec![2; 3 << 20]).unwrap();
-    // All of it is nobody's while parts are used.
+    // The whole image can't be used while a part is in use.
     fails(&ubtrfs(&["mkfs", "-f", image]), "in use by another program");
     one.umount();
     fails(&ubtrfs(&["ls", "--partition", "2", image, "/"]), "in use by another program");
     let listed = ubtrfs(&["ls", "--partition", "1", image, "/"]).ok().stdout;
     assert_eq!(listed, "file\n");
-    // Readers may be several.
+    // A volume may have several readers.
     one.try_mount_device(&disk, "ro,partition=1").ok();
     ubtrfs(&["check", "--partition", "1", image]).ok();
     fails(&ubtrfs(&["label", "--partition", "1", image, "x"]), "in use by another program");
@@ -125,7 +127,7 @@ fn partitions_of_one_image_are_used_at_the_same_time_and_none_of_them_twice() {
     }
 }
 
-/// A loop device shows a part of its file: that is what is refused while it is mounted.
+/// A loop device shows a part of its file. That part is refused while it is mounted.
 #[test]
 fn a_part_that_the_kernel_has_mounted_is_refused_and_others_are_not() {
     require!(Need::Kernel, FUSE);

@@ -1,4 +1,5 @@
-//! A tour of all operations, which the kernel's btrfs makes, too; both must have the same results.
+//! Runs a tour of all operations on a mount and on the kernel's btrfs; both must have the same
+//! results.
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -20,7 +21,7 @@ use ubtrfs_testkit::run::{command, run};
 
 use crate::harness::{FUSE, Volume, cat};
 
-/// What happened, line by line.
+/// The results of a tour, line by line.
 #[derive(Default)]
 pub struct Diary(pub Vec<String>);
 
@@ -29,7 +30,7 @@ impl Diary {
         self.0.push(format!("{what}: {seen:?}"));
     }
 
-    /// An outcome: success, or the number of the error.
+    /// Notes an outcome: success, or the error number.
     pub fn io<T>(&mut self, what: &str, result: std::io::Result<T>) {
         self.note(what, result.map(drop).map_err(|error| error.raw_os_error()));
     }
@@ -38,7 +39,7 @@ impl Diary {
         self.note(what, result.map(drop));
     }
 
-    /// The fields of stat(2) that do not depend on time and mount.
+    /// Notes the fields of stat(2) that do not depend on time and mount.
     fn stat(&mut self, what: &str, path: &Path) {
         let seen = fs::symlink_metadata(path).map(|meta| {
             let rdev = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
@@ -162,7 +163,7 @@ fn data(dir: &Path, diary: &mut Diary) {
     reader.read_to_end(&mut rest).unwrap();
     diary.note("the end", rest.len());
     let other = File::create(dir.join("copy")).unwrap();
-    // How much of it at once is free.
+    // How many bytes it copies in one call is not specified.
     diary.sys("copy_file_range", rustix::fs::copy_file_range(&file, Some(&mut 0), &other, None, 5000));
     diary.io("O_TRUNC", File::create(&path));
     diary.stat("truncated", &path);
@@ -179,8 +180,8 @@ fn data(dir: &Path, diary: &mut Diary) {
     diary.sys("fsync of a directory", rustix::fs::fsync(File::open(dir).unwrap()));
 }
 
-/// What du(1) shows: data that replaces other data does not count twice, whether it is on disk yet
-/// or not.
+/// Notes the usage that du(1) shows: data that replaces other data is not counted twice, whether it
+/// is on disk yet or not.
 fn blocks(dir: &Path, diary: &mut Diary) {
     let open = |name: &str| {
         let path = dir.join(name);
@@ -268,7 +269,7 @@ fn attributes(dir: &Path, diary: &mut Diary) {
     diary.sys("remove again", rustix::fs::removexattr(&path, "user.a"));
 }
 
-/// Set-id bits and capabilities go when others write, or when the owner changes.
+/// Set-id bits and capabilities are cleared when another user writes, or when the owner changes.
 fn privileges(dir: &Path, diary: &mut Diary) {
     mode(dir, 0o777);
     let path = dir.join("f");
@@ -279,8 +280,8 @@ fn privileges(dir: &Path, diary: &mut Diary) {
         "dd if=/dev/zero of=f bs=4k count=1 oflag=direct conv=notrunc status=none",
     ];
     for way in ways {
-        // Only the kernel clears set-group-id of a file that its group may not execute, and only
-        // when the writer is not in the group, which FUSE doesn't report.
+        // Only the kernel clears the set-group-id bit of a file that its group may not execute, and
+        // only if the writer is not in the group, which FUSE doesn't report.
         for bits in [0o6777, 0o4767] {
             fs::write(&path, "content").unwrap();
             mode(&path, bits);
@@ -291,8 +292,8 @@ fn privileges(dir: &Path, diary: &mut Diary) {
             diary.note(way, (status, format!("{:o}", fs::metadata(&path).unwrap().mode()), left));
         }
     }
-    // A chown without owner and group is refused to other users, by us silently; it must not clear
-    // anything.
+    // A chown without owner and group is refused to other users, by ubtrfs without an error; it
+    // must not clear any bits.
     let nobody = "python3 -c 'import os; os.chown(\"f\", -1, -1)' 2> /dev/null; true";
     for (owner, way) in [(0, nobody), (1000, nobody), (0, "fallocate -p -l 4096 f"), (1000, "fallocate -p -l 4096 f")] {
         fs::write(&path, "content").unwrap();
@@ -356,8 +357,8 @@ fn tour(dir: &Path) -> Vec<String> {
     diary.0
 }
 
-/// A page that was written while that was allowed is not lost because the file was made immutable
-/// before it was written back.
+/// A page that was written when that was allowed is not lost if the file is made immutable before
+/// the writeback.
 #[test]
 fn mapped_pages_outlive_a_flag_that_forbids_writing() {
     require!(Need::Root, FUSE);
@@ -376,8 +377,8 @@ fn mapped_pages_outlive_a_flag_that_forbids_writing() {
     }
 }
 
-/// There is no request for an open, so the write has to fail; and no reader continues to see the
-/// refused data.
+/// FUSE has no request for the open, so the write has to fail, and no reader may see the refused
+/// data afterwards.
 #[test]
 fn files_that_must_not_change_do_not_through_mappings() {
     require!(Need::Root, FUSE);
@@ -395,7 +396,7 @@ fn files_that_must_not_change_do_not_through_mappings() {
             let file = fs::File::options().read(true).write(true).open(&path).unwrap();
             mapped::exchange(&file, 0, b"changed!").unwrap_err();
             file.write_all_at(b" and more", 8).unwrap_err();
-            // The error is reported to who syncs this file, not to all who sync the mount.
+            // The process that syncs this file gets the error, and those that sync the mount don't.
             let top = fs::File::open(&volume.point).unwrap();
             mapped::write_and(&file, b"changed!", || rustix::fs::syncfs(&top).unwrap()).unwrap();
             rustix::fs::syncfs(&top).unwrap();
@@ -428,7 +429,7 @@ fn all_operations_end_as_the_kernels_do() {
 
     volume.assert_kernels_tour_is_the_same(&ours, tour);
 
-    // And what the kernel sees of ours is what it would have made.
+    // The kernel sees the same in our volume as it would have made itself.
     let ours = KernelMount::new(&[&volume.image], "");
     for name in ["chr", "blk"] {
         let seen = fs::symlink_metadata(ours.path().join("names").join(name)).unwrap().rdev();

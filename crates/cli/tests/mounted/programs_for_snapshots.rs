@@ -1,4 +1,5 @@
-//! Programs that manage snapshots work on a mount as far as docs/snapshot-programs.md says.
+//! Tests that programs which manage snapshots work on a mount as far as docs/snapshot-programs.md
+//! says.
 
 use std::path::Path;
 
@@ -8,11 +9,11 @@ use ubtrfs_testkit::run::{command, run};
 
 use crate::harness::{FUSE, Volume, fails};
 
-/// Debian's Python, which has the module.
+/// The Python of Debian, which has the module.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// The functions of libbtrfsutil that do not look at the type of the mount, in the directory
-/// `argv[1]`; then those that do.
+/// Calls the functions of libbtrfsutil that do not check the type of the mount, in the directory
+/// `argv[1]`, and then those that do.
 const LIBRARY: &str = r"
 import os, sys
 import btrfsutil as b
@@ -74,7 +75,7 @@ fn libbtrfsutil_does_what_it_does_on_the_kernels_mount() {
     let theirs = volume.tour_of_kernels("", |_| (), tour);
     let at = theirs.iter().position(|line| line == "those that look at the type").unwrap();
     assert_eq!(ours[..at], theirs[..at]);
-    // 4: not a btrfs file system.
+    // The error 4 means that this is not a btrfs file system.
     let refused = ["is one False", "path fails: 4 22", "info fails: 4 22", "iterate fails: 4 22"];
     assert_eq!(ours[at + 1..at + 5], refused);
     assert!(ours[at + 5..].iter().all(|line| line.ends_with("fails: 4 22")), "{ours:?}");
@@ -98,7 +99,7 @@ fn btrfs_filesystem_and_properties_of_files_work() {
     assert_eq!(btrfs(&["property", "get", "file", "compression"]).ok().stdout, "compression=none\n");
     btrfs(&["property", "set", "file", "compression", "zstd"]).ok();
     assert_eq!(btrfs(&["property", "get", "file", "compression"]).ok().stdout, "compression=zstd\n");
-    // It takes for a subvolume what has the inode number 256.
+    // It takes any directory with inode number 256 for a subvolume.
     run(command(env!("CARGO_BIN_EXE_ubtrfs"), &["subvolume", "create", "a"]).current_dir(point)).ok();
     fails(&btrfs(&["property", "get", "a", "ro"]), "not compatible with property");
     assert_eq!(btrfs(&["property", "get", ".", "ro"]).ok().stdout, "ro=false\n");

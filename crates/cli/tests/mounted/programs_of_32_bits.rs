@@ -1,5 +1,5 @@
-//! Programs of 32 bits, which can't take larger inode numbers (invariant 48): stat(2) and
-//! getdents(2) as the kernel's table of system calls for them has it, `int 0x80`.
+//! Tests of 32-bit programs, which can't handle larger inode numbers (invariant 48): stat(2) and
+//! getdents(2) are called through the kernel's table of system calls for them, by `int 0x80`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -16,7 +16,7 @@ use crate::harness::{FUSE, Volume, ubtrfs};
 
 const STAT: u32 = 106;
 const GETDENTS: u32 = 141;
-/// Memory that such a program can name.
+/// The size of memory that such a program can address.
 const SIZE: usize = 1 << 16;
 
 struct Low(*mut u8);
@@ -25,7 +25,7 @@ impl Low {
     fn new() -> Self {
         const MAP_32BIT: u32 = 0x40;
         let flags = MapFlags::PRIVATE | MapFlags::from_bits_retain(MAP_32BIT);
-        // SAFETY: new memory of its own.
+        // SAFETY: the memory is new, and belongs to this value alone.
         let at = unsafe { mmap_anonymous(std::ptr::null_mut(), SIZE, ProtFlags::READ | ProtFlags::WRITE, flags) };
         Self(at.unwrap().cast())
     }
@@ -42,12 +42,12 @@ impl Low {
 
 impl Drop for Low {
     fn drop(&mut self) {
-        // SAFETY: nothing refers to it any more.
+        // SAFETY: nothing refers to the memory any more.
         unsafe { munmap(self.0.cast(), SIZE).unwrap() };
     }
 }
 
-/// A system call of a program of 32 bits; all pointers are into memory that it is given.
+/// Makes a system call of a 32-bit program. All pointers are into memory of a [`Low`].
 fn call(number: u32, arguments: [u32; 3]) -> Result<usize, Errno> {
     let [first, second, third] = arguments;
     let result: i32;
@@ -116,7 +116,8 @@ fn programs_of_32_bits_list_and_stat_files_of_all_subvolumes() {
             let path = at(dir).join(&name);
             assert_eq!(number_of(&path), Ok(number), "{}", path.display());
             assert_eq!(fs::metadata(&path).unwrap().ino(), number, "{}", path.display());
-            // The empty directories in place of subvolumes have one number in their snapshot.
+            // The empty directories in place of nested subvolumes share one number in their
+            // snapshot.
             let is_stub = number & 0xfff == 2;
             if name != "." && name != ".." && !is_stub {
                 let other = seen.insert(number, path.clone());

@@ -1,5 +1,5 @@
-//! Files of read-only subvolumes are not changed: open(2) for writing fails as in the kernel's
-//! btrfs where the kernel asks about it, and write(2) does elsewhere.
+//! Tests that files of read-only subvolumes are not changed. If the kernel sends a request, open(2)
+//! for writing fails as in the kernel's btrfs; otherwise write(2) fails.
 
 use std::fs;
 use std::path::Path;
@@ -20,12 +20,13 @@ fn with_a_subvolume(image: &Path) {
     assert_eq!(kernel.unmount(), Vec::<String>::new());
 }
 
-/// What a program prints that works at a path.
+/// Returns the output of a program that works at a path.
 fn python(program: &str, path: &Path) -> String {
     run(command("python3", &["-c", program]).arg(path)).ok().stdout
 }
 
-/// A mounted volume with the subvolume `a`, and what a program prints that works in it.
+/// Makes a mounted volume with the subvolume `a`, and returns it with the output of a program that
+/// works in it.
 fn mounted_with_a_subvolume(options: &str, program: &str) -> (Volume, String) {
     let volume = Volume::new();
     with_a_subvolume(&volume.image);
@@ -34,7 +35,7 @@ fn mounted_with_a_subvolume(options: &str, program: &str) -> (Volume, String) {
     (volume, printed)
 }
 
-/// Opens files in a subvolume, `a`, that becomes read-only, in the directory `argv[1]`.
+/// Opens files in the subvolume `a` of the directory `argv[1]`, which becomes read-only.
 const OPENS: &str = r"
 import errno, fcntl, os, struct, sys
 os.chdir(sys.argv[1])
@@ -74,7 +75,7 @@ fn are_not_opened_for_writing_where_opens_are_checked() {
     assert_eq!(ours, theirs);
 }
 
-/// Writes to a file of a subvolume, `a`, that becomes read-only, in the directory `argv[1]`.
+/// Writes to a file in the subvolume `a` of the directory `argv[1]`, which becomes read-only.
 const WRITES: &str = r"
 import errno, fcntl, mmap, os, struct, sys
 os.chdir(sys.argv[1])
@@ -137,7 +138,7 @@ fn are_not_written_where_opens_are_not_checked() {
     assert_eq!(ours, theirs);
 }
 
-/// Asks what may be written to in a subvolume, `a`, that becomes read-only, in `argv[1]`.
+/// Checks what may be written to in the subvolume `a` of `argv[1]`, which becomes read-only.
 const ACCESSES: &str = r"
 import ctypes, errno, fcntl, os, socket, struct, sys
 os.chdir(sys.argv[1])
@@ -168,7 +169,7 @@ set_flags(2); asks('read-only')
 set_flags(0); asks('writable again')
 ";
 
-/// Where the kernel checks permissions, it answers access(2) alone.
+/// If the kernel checks permissions, it answers access(2) without a request.
 #[test]
 fn are_not_accessible_for_writing_where_the_kernel_asks_about_that() {
     require!(Need::Kernel, FUSE, Need::Root, Need::Tool("python3"), Need::Tool("btrfs"));
@@ -180,7 +181,7 @@ fn are_not_accessible_for_writing_where_the_kernel_asks_about_that() {
     assert_eq!(ours, theirs);
 }
 
-/// Turns the subvolume `argv[1]` read-only and back while a file of it is being written.
+/// Makes the subvolume `argv[1]` read-only and writable again while a file in it is being written.
 const BESIDE_A_WRITER: &str = r"
 import errno, fcntl, os, signal, struct, sys
 os.chdir(sys.argv[1])

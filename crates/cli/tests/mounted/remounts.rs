@@ -1,4 +1,4 @@
-//! What `mount -o remount` changes of a mount, and what it does not.
+//! Tests of the changes that `mount -o remount` makes to a mount, and those that it refuses.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -27,7 +27,7 @@ fn data_from_before_a_remount_to_read_only_is_durable_and_nothing_is_written_aft
     volume.mount("commit=1");
     let file = volume.point.join("file");
     fs::write(&file, "before").unwrap();
-    // Its space is freed in the background.
+    // The space of the file is freed in the background.
     fs::write(volume.point.join("large"), vec![7; 32 << 20]).unwrap();
     ubtrfs(&["sync".as_ref(), volume.point.as_os_str()]).ok();
     fs::remove_file(volume.point.join("large")).unwrap();

@@ -1,5 +1,5 @@
-//! A subvolume of a mount is reset: its path shows the snapshot at once, whatever the kernel has
-//! cached of the old content, and what is open of that stays as it was.
+//! Tests that a subvolume of a mount is reset: its path shows the snapshot at once, whatever the
+//! kernel has cached of the old content, and open files of that stay as they were.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
@@ -17,7 +17,7 @@ use ubtrfs_testkit::run::{Outcome, command, run};
 
 use crate::harness::{FUSE, Volume, fails};
 
-/// What a program gets for a file of a subvolume that is gone.
+/// The error that a program gets for a file of a deleted subvolume.
 const ESTALE: i32 = 116;
 
 /// Runs `ubtrfs subvolume` in a directory.
@@ -45,7 +45,7 @@ fn the_path_shows_the_snapshot_at_once() {
     let open = File::options().read(true).write(true).open(point.join("work/file")).unwrap();
     let open_dir = File::open(point.join("work/dir")).unwrap();
     open.read_exact_at(&mut [0; 6], 0).unwrap();
-    // Dirty in the kernel when the reset comes.
+    // The page is dirty in the kernel when the reset arrives.
     open.write_all_at(b"later", 1000).unwrap();
 
     let said = subvolume(point, &["reset", "work", "kept"]).ok().stdout;
@@ -57,7 +57,7 @@ fn the_path_shows_the_snapshot_at_once() {
     let mut names: Vec<_> = fs::read_dir(point.join("work")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["dir", "file", "removed"]);
-    // What was open is as it was.
+    // The open file has its old content.
     let mut content = [0; 5];
     open.read_exact_at(&mut content, 1000).unwrap();
     assert_eq!(&content, b"later");
@@ -65,8 +65,8 @@ fn the_path_shows_the_snapshot_at_once() {
     assert_eq!(open.metadata().unwrap().len(), 1005);
     assert!(open_dir.metadata().unwrap().is_dir());
     drop((open, open_dir));
-    // What is written before is in it, though only the kernel has the pages; here the source can be
-    // changed, too.
+    // Earlier writes are in the snapshot, though only the kernel has their pages. This time the
+    // source is writable, too.
     fs::write(point.join("work/file"), "once more").unwrap();
     subvolume(point, &["snapshot", "work", "other"]).ok();
     fs::write(point.join("other/file"), "of the other").unwrap();
@@ -94,13 +94,13 @@ fn the_path_shows_the_snapshot_at_once() {
     let kernel = KernelMount::new(&[&volume.image], "");
     assert_eq!(fs::read_to_string(kernel.path().join("work/file")).unwrap(), "apart");
     assert!(fs::read(kernel.path().join("work/removed")).unwrap() == vec![b'a'; 100_000]);
-    // The kernel has nothing like it.
+    // The kernel does not support a reset.
     fails(&subvolume(kernel.path(), &["reset", "work", "other"]), "is not on a volume that ubtrfs has mounted");
     assert_eq!(kernel.unmount(), Vec::<String>::new());
     volume.check();
 }
 
-/// Who opens a path while it is reset finds one content or the other, and nothing else.
+/// A process that opens a path during the reset finds one content or the other, and nothing else.
 #[test]
 fn readers_find_one_content_or_the_other() {
     require!(Need::Root, FUSE);
@@ -163,7 +163,7 @@ const USER: &str = r#"
     "$1" subvolume reset mine kept && test "$(cat mine/file)" = one && echo reset
 "#;
 
-/// It takes what deleting takes, and a source of one's own.
+/// A reset requires the permission to delete the target, and an own source.
 #[test]
 fn ordinary_users_reset_where_they_may_delete() {
     require!(Need::Root, FUSE, Need::Tool("setpriv"));

@@ -1,4 +1,4 @@
-//! A mount whose starter has low limits (`ulimit`) works, or is not there.
+//! Tests that a mount that is started with low limits (`ulimit`) either works or fails.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -12,14 +12,14 @@ use ubtrfs_testkit::run::{Outcome, run};
 
 use crate::harness::{FUSE, Volume, cat};
 
-/// Mounts under a limit, with a program that sets it.
+/// Mounts under a limit, which prlimit(1) sets.
 fn mount_under(volume: &Volume, limit: &str) -> Outcome {
     let mut limited = Command::new("prlimit");
     limited.arg(limit).arg(env!("CARGO_BIN_EXE_ubtrfs")).arg("mount");
     run(limited.args([&volume.image, &volume.point]))
 }
 
-/// Whether root may raise what limits it: in some containers it has no `CAP_SYS_RESOURCE`.
+/// Whether root may raise its limits: in some containers it has no `CAP_SYS_RESOURCE`.
 fn raises_limits() -> bool {
     let mut lowered = Command::new("prlimit");
     lowered.args(["--fsize=1000:1000", "prlimit", "--fsize=unlimited:unlimited", "true"]);
@@ -59,8 +59,8 @@ fn of_open_files_is_raised_or_nothing_is_mounted() {
     volume.check();
 }
 
-/// `$1` is ubtrfs, `$2` the image, `$3` the mount point, `$4` the least and `$5` the most of what a
-/// limit may be, `$6` the limit. Prints for how many of them there was a mount.
+/// `$1` is ubtrfs, `$2` the image, `$3` the mount point, `$4` the lowest and `$5` the highest value
+/// of the limit, `$6` the limit. Prints with how many of the values the mount succeeded.
 const MOUNTS: &str = r#"
     mounted=0
     for most in $(seq "$4" "$5"); do
@@ -77,7 +77,7 @@ const MOUNTS: &str = r#"
     echo "$mounted"
 "#;
 
-/// What a user's mounts under limits have said.
+/// Returns the output of a user's mounts under limits.
 fn users_mounts(volume: &Volume, limit: &str, least: u64, most: u64) -> Outcome {
     let program = lend(volume.dir.path(), Path::new(env!("CARGO_BIN_EXE_ubtrfs")), &[&volume.image, &volume.point]);
     for path in [&volume.image, &volume.point] {
@@ -93,7 +93,7 @@ fn of_processes_lets_a_users_mount_work_or_fail_whole() {
     require!(Need::Root, FUSE, Need::Tool("prlimit"), Need::Tool("setpriv"), Need::Tool("unshare"));
     require!(Need::Tool("fusermount3"));
     let volume = Volume::new();
-    // Of these many, no mount has more than some threads.
+    // With these limits every mount has only a few threads.
     let outcome = users_mounts(&volume, "--nproc", 6, 60);
     assert_eq!(outcome.code(), Some(0), "{}", outcome.report());
     assert!(outcome.stdout.trim().parse::<u64>().unwrap() > 0, "{}", outcome.report());

@@ -1,5 +1,5 @@
-//! Volumes that root mounts more than once, as fstab does with subvolumes: `@` on `/` and `@home`
-//! on `/home`.
+//! Tests of volumes that root mounts more than once, as fstab does with subvolumes: `@` on `/` and
+//! `@home` on `/home`.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -23,7 +23,7 @@ use ubtrfs_testkit::scratch::mount_points;
 use crate::harness::{FUSE, Server, TRANSPORT, Volume, assert_same, cat, fails, ubtrfs};
 
 /// A volume with the subvolumes `@`, `@home` and `@/nested`, on a block device, and directories to
-/// mount it on. What is mounted there in the end is unmounted.
+/// mount it on. What is mounted on them at the end is unmounted.
 struct Disk {
     volume: Volume,
     device: LoopDevice,
@@ -59,7 +59,7 @@ impl Disk {
         self.point(name)
     }
 
-    /// The server of what is mounted there.
+    /// Returns the server of the mount on this directory.
     fn server(&self, name: &str) -> Server {
         let stats = ubtrfs(&["stats".as_ref(), "--json".as_ref(), self.point(name).as_os_str()]).ok().stdout;
         let stats: serde_json::Value = serde_json::from_str(&stats).unwrap();
@@ -83,7 +83,7 @@ impl Drop for Disk {
     }
 }
 
-/// What the mount table shows as the source of what is mounted there.
+/// Returns the sources of these mounts in the mount table.
 fn sources(disk: &Disk, names: &[&str]) -> Vec<String> {
     let source = |name: &&str| {
         let mut line = command("findmnt", &["-n", "-o", "SOURCE", "-v"]);
@@ -97,8 +97,8 @@ fn try_mount(device: &Path, options: &str, point: &Path) -> Outcome {
     ubtrfs(&["mount".as_ref(), "-o".as_ref(), options.as_ref(), device.as_os_str(), point.as_os_str()])
 }
 
-/// What the mounts are and what can be done there. `$1` is the command that mounts, `$2` the
-/// device, `$3` the directory with the mount points `a`, `b` and `c`.
+/// Prints the properties of the mounts, and the results of operations on them. `$1` is the command
+/// that mounts, `$2` the device, `$3` the directory with the mount points `a`, `b` and `c`.
 const TOUR: &str = r#"
     mount=$1 device=$2 dir=$3
     cd "$dir"
@@ -151,7 +151,7 @@ fn tour(mount: &str, disk: &Disk) -> Vec<String> {
 fn subvolumes_are_mounted_beside_one_another_as_by_the_kernel() {
     require!(Need::Kernel, FUSE, Need::Tool("btrfs"));
     let (ours, theirs) = (Disk::new(), Disk::new());
-    // As mount(8) calls it for what is in fstab.
+    // mount(8) calls the helper so for lines in fstab.
     let helper = ours.volume.dir.path().join("mount.ubtrfs");
     symlink(env!("CARGO_BIN_EXE_ubtrfs"), &helper).unwrap();
     let (ours_said, theirs_said) = (tour(helper.to_str().unwrap(), &ours), tour("mount -t btrfs", &theirs));
@@ -175,12 +175,12 @@ fn the_server_ends_with_the_last_mount() {
     let begun = Instant::now();
     disk.umount("a").ok();
     assert!(begun.elapsed() < Duration::from_secs(5), "it waits for a server that goes on");
-    // What was written there is durable.
+    // Changes on that mount are durable.
     let copy = disk.point("copy");
     fs::copy(&disk.volume.image, &copy).unwrap();
     assert_eq!(cat(&copy, "/@/file"), "a");
     fs::write(b.join("file"), "b").unwrap();
-    // Again, while the other one is there.
+    // The same again, while the other mount exists.
     disk.mount("subvol=@", "a");
     assert_eq!(fs::read_to_string(a.join("file")).unwrap(), "a");
     disk.umount("b").ok();
@@ -224,7 +224,7 @@ fn a_server_that_is_ended_or_killed_takes_all_mounts_along() {
     assert!(!disk.is_mounted("a") && !disk.is_mounted("b"));
     assert_eq!(cat(disk.device.path(), "/@/file"), "a");
 
-    // The first one is not there any more, and the second is in use.
+    // The first mount does not exist any more, and the second one is in use.
     disk.mount("subvol=@", "a");
     disk.mount("subvol=@home", "b");
     disk.umount("a").ok();
@@ -249,7 +249,7 @@ fn a_server_that_is_ended_or_killed_takes_all_mounts_along() {
     disk.volume.check();
 }
 
-/// As systemd mounts what is in fstab.
+/// systemd mounts the lines of fstab in parallel.
 #[test]
 fn mounts_at_the_same_time_have_one_server() {
     require!(Need::Kernel, FUSE);
@@ -268,14 +268,14 @@ fn mounts_at_the_same_time_have_one_server() {
             disk.umount(name).ok();
         }
     }
-    // Where they waited for one another, nothing is left.
+    // The files on which they waited for one another are removed.
     let superblock = fs::read(&disk.volume.image).unwrap();
     let fsid = format!("{:x}", u128::from_be_bytes(superblock[0x1_0020..0x1_0030].try_into().unwrap()));
     let left = fs::read_dir("/run/ubtrfs").unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     assert_eq!(left.filter(|name| name.replace('-', "").ends_with(&fsid)).collect::<Vec<_>>(), [""; 0]);
 }
 
-/// `$1` is a directory where the file handles are of, `$2` one where they are opened.
+/// `$1` is the directory whose file handles are taken, `$2` the one in which they are opened.
 const HANDLES: &str = r#"
 import ctypes, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -296,8 +296,8 @@ for path, handle, ino in handles:
 print(len(handles))
 "#;
 
-/// What a mount shows is deleted, and put in place of something else. `$1` is the command that
-/// mounts, `$2` the device, `$3` the directory with the mount points.
+/// Deletes the subvolume that a mount shows, and replaces another one by it. `$1` is the command
+/// that mounts, `$2` the device, `$3` the directory with the mount points.
 const DELETIONS: &str = r#"
     mount=$1 device=$2 dir=$3
     cd "$dir"
@@ -326,7 +326,7 @@ except OSError as e: print(sys.argv[1], errno.errorcode[e.errno])' "$2" "$1"; }
     exec 7>&-; umount a; m nodev,subvol=@ a; t cat a/file; umount a; umount b; umount c
 "#;
 
-/// Also the first one, on which the others rest.
+/// This includes the first mount, on which the others depend.
 #[test]
 fn what_a_mount_shows_is_deleted_as_by_the_kernel() {
     require!(Need::Kernel, FUSE, Need::Tool("btrfs"));
@@ -346,7 +346,8 @@ fn what_a_mount_shows_is_deleted_as_by_the_kernel() {
     }
 }
 
-/// Those of the first mount have the directories around it, which that mount doesn't show.
+/// File handles of the first mount contain the directories above the file, which that mount doesn't
+/// show.
 #[test]
 fn file_handles_are_of_the_whole_volume() {
     require!(Need::Kernel, FUSE);
@@ -370,7 +371,7 @@ fn file_handles_are_of_the_whole_volume() {
     }
 }
 
-/// What one mount has in its cache, another one has, too.
+/// The mounts share one page cache.
 #[test]
 fn stores_to_a_mapping_are_seen_through_another_mount() {
     require!(Need::Kernel, FUSE);
@@ -401,16 +402,16 @@ assert not os.path.exists(one)";
 fn another_device_of_the_volume_and_an_image_are_mounted_again() {
     require!(Need::Kernel, FUSE, Need::Tool("mkfs.btrfs"));
     let disk = Disk::new();
-    // The image itself: its mount has a loop device of its own.
+    // The image itself: its mount has its own loop device.
     try_mount(&disk.volume.image, "subvol=@", &disk.point("a")).ok();
     try_mount(&disk.volume.image, "subvol=@home,ro", &disk.point("b")).ok();
     assert_eq!(disk.server("a").0, disk.server("b").0);
     assert!(fs::write(disk.point("b/file"), "").is_err() && fs::write(disk.point("a/file"), "").is_ok());
-    // Another loop device of the image is another device, whose pages are not the image's.
+    // Another loop device of the image is another device, with other pages in the cache.
     fails(&disk.try_mount("", "c"), "in use by another program");
     disk.umount("b").ok();
     disk.umount("a").ok();
-    // Others may read an image that is mounted read-only, so it stays so.
+    // Others may read an image that is mounted read-only, so it stays read-only.
     try_mount(&disk.volume.image, "subvol=@,ro", &disk.point("a")).ok();
     fails(&try_mount(&disk.volume.image, "subvol=@home", &disk.point("b")), "was mounted read-only on ");
     try_mount(&disk.volume.image, "subvol=@home,ro", &disk.point("b")).ok();
@@ -434,7 +435,7 @@ fn another_device_of_the_volume_and_an_image_are_mounted_again() {
     ubtrfs(&["check".as_ref(), paths[0].as_os_str(), paths[1].as_os_str()]).ok();
 }
 
-/// The device that it was mounted from is none of its own any more.
+/// The device from which the volume was mounted does not belong to it any more.
 #[test]
 fn a_volume_is_mounted_again_by_a_device_that_it_got_while_mounted() {
     require!(Need::Kernel, FUSE);
@@ -462,7 +463,7 @@ fn a_volume_is_mounted_again_by_a_device_that_it_got_while_mounted() {
     assert_btrfs_check_clean(&images[1]);
 }
 
-/// An export of a server is known by its name, whatever else the name says.
+/// An export of a server is identified by its name, whatever form the URI has.
 #[test]
 fn an_export_of_a_server_is_mounted_again() {
     require!(Need::Kernel, FUSE, Need::Tool("qemu-nbd"));
@@ -473,7 +474,7 @@ fn an_export_of_a_server_is_mounted_again() {
     let uri = server.uri("");
     for options in ["subvol=@", "subvol=@,ro"] {
         mount(&uri, options, "a").ok();
-        // The same by a name from another directory.
+        // The same export by a name that is relative to another directory.
         let mut line = Command::new(env!("CARGO_BIN_EXE_ubtrfs"));
         line.args(["mount", "-o", "subvol=@home,ro", "NBD+unix:///?socket=socket", "b"]);
         run(line.current_dir(disk.volume.dir.path())).ok();
@@ -509,8 +510,8 @@ fn an_export_of_a_server_is_mounted_again() {
     disk.volume.check();
 }
 
-/// Volumes of several exports, and of several parts of images, are mounted again by any of them,
-/// which nothing but their server tells.
+/// A volume of several exports, or of several parts of images, is mounted again by any of them.
+/// Only the server knows all of them.
 #[test]
 fn a_volume_of_several_exports_or_parts_is_mounted_again_by_any_of_them() {
     require!(Need::Kernel, FUSE, Need::Tool("qemu-nbd"), Need::Tool("mkfs.btrfs"));
@@ -546,9 +547,8 @@ fn a_volume_of_several_exports_or_parts_is_mounted_again_by_any_of_them() {
     }
 }
 
-/// Where there are no loop devices, as in many containers, root's mounts of images are of the type
-/// `fuse`. `$1` is the program, `$2` the image, `$3` the options, `$4` the directory with the mount
-/// points.
+/// Without loop devices, as in many containers, root's mounts of images are of the type `fuse`.
+/// `$1` is the program, `$2` the image, `$3` the options, `$4` the directory with the mount points.
 const WITHOUT_LOOP_DEVICES: &str = r#"
     set -eu
     program=$1 image=$2 options=$3 dir=$4
@@ -604,7 +604,8 @@ fn mounts_of_the_type_fuse_are_mounted_again() {
     disk.volume.check();
 }
 
-/// Has as many callers wait for this server's answer as can: connect(2) would wait, too.
+/// Makes as many callers wait for this server's answer as its queue takes: a further connect(2)
+/// would block.
 fn fill_queue(server: &Server) -> Vec<OwnedFd> {
     let of_server = format!("{}-", server.0);
     let socket = fs::read_dir("/run/ubtrfs/served").unwrap().map(|entry| entry.unwrap().path());
@@ -621,7 +622,7 @@ fn fill_queue(server: &Server) -> Vec<OwnedFd> {
     }
 }
 
-/// All servers are asked what they serve, where the kernel does not know it.
+/// All servers are asked what they serve, if the kernel does not know it.
 #[test]
 fn a_server_that_does_not_answer_holds_up_no_mount_of_another_volume() {
     require!(Need::Kernel, FUSE);
@@ -637,7 +638,7 @@ fn a_server_that_does_not_answer_holds_up_no_mount_of_another_volume() {
     drop(callers);
     mounted.ok();
     assert!(elapsed < Duration::from_secs(20), "{elapsed:?}");
-    // Callers that have gone do no harm.
+    // Callers that have disconnected do no harm.
     one.mount("", "b");
     assert_eq!(one.server("b").0, server.0);
     for disk in [&one, &other] {
@@ -660,7 +661,7 @@ fn a_seed_is_mounted_again() {
     }
 }
 
-/// Nothing is written by a mount with `ro` until it is made writable.
+/// A mount with `ro` writes nothing until it is made writable.
 #[test]
 fn a_read_only_mount_of_a_block_device_writes_nothing() {
     require!(Need::Kernel, FUSE);
@@ -675,7 +676,7 @@ fn a_read_only_mount_of_a_block_device_writes_nothing() {
 }
 
 /// `$1` is the program, `$2` the image, `$3` to `$5` mount points. fusermount3 makes a file system
-/// of its own of each mount, whose caches the others don't have.
+/// of its own for each mount, and its caches are not shared with the others.
 const OF_A_USER: &str = r#"
     set -u
     m() { "$program" mount -o "$1" "$image" "$2" 2>&1 | grep -o 'in use by another program'; }
@@ -686,7 +687,8 @@ const OF_A_USER: &str = r#"
     m subvol=@ "$a"; m ro,subvol=@home "$b"; m subvol=@home "$b"; u "$a"
 "#;
 
-/// While nothing is written, caches agree; otherwise a user mounts a volume once.
+/// The caches agree as long as nothing is written. So with write access a user can mount a volume
+/// only once.
 #[test]
 fn a_user_mounts_an_image_more_than_once_with_ro_alone() {
     require!(Need::Root, FUSE, Need::Tool("setpriv"), Need::Tool("unshare"), Need::Tool("fusermount3"));

@@ -1,4 +1,4 @@
-//! `ubtrfs shell`: an ordinary user is root on an own image.
+//! Tests that an ordinary user is root on an own image in `ubtrfs shell`.
 
 use std::fs;
 use std::process::Stdio;
@@ -11,7 +11,7 @@ use ubtrfs_testkit::run::{Outcome, run};
 use crate::harness::{Volume, ubtrfs};
 
 /// Gives `nobody` access to `/dev/fuse` and subordinate ids, and runs the program as that user.
-/// `$1` is a directory for what that takes, `$2` the program; the rest are its arguments.
+/// `$1` is a directory for the files that this needs, `$2` the program; the rest are its arguments.
 const WITH_IDS: &str = r#"
     set -e
     cp -a /dev/fuse "$1/fuse"
@@ -59,7 +59,7 @@ fn an_ordinary_user_is_root_on_an_own_image() {
     assert_btrfs_check_clean(&volume.image);
 }
 
-/// What the command leaves running keeps the volume mounted, and takes nothing with it.
+/// Processes that the command leaves running keep the volume mounted, and lose no data.
 #[test]
 fn what_stays_in_use_at_the_end_is_kept() {
     let volume = Volume::new();
@@ -78,15 +78,15 @@ fn what_stays_in_use_at_the_end_is_kept() {
     assert_ubtrfs_check_clean(&volume.image);
 }
 
-/// Of what is killed, nobody else can clean up: once the command has ended, too, its changes are
-/// durable, the image is free, and no directory is left.
+/// Nobody else can clean up after a shell that is killed: once the command has ended, too, its
+/// changes are durable, the image is free, and no directory is left.
 #[test]
 fn a_shell_that_is_killed_leaves_neither_a_server_nor_a_directory() {
     let volume = Volume::new();
     let temporary = volume.dir.path().join("tmp");
     fs::create_dir(&temporary).unwrap();
     let go = volume.dir.path().join("go");
-    // The shell's namespace would keep the mounts of other tests.
+    // Otherwise the shell's namespace would keep the mounts of other tests.
     let mut shell = in_private_namespace(volume.dir.path());
     shell
         .arg(env!("CARGO_BIN_EXE_ubtrfs"))
@@ -106,7 +106,7 @@ fn a_shell_that_is_killed_leaves_neither_a_server_nor_a_directory() {
     };
     let is_free = || ubtrfs(&["ls".as_ref(), volume.image.as_os_str(), "/".as_ref()]).success();
     let count = || fs::read_dir(&temporary).unwrap().count();
-    // The shell is in a namespace of its own; its mount is seen from there.
+    // The shell is in a namespace of its own, from which its mount is visible.
     let begun = format!("/proc/{}/root{}", shell.id(), temporary.display());
     let has_begun =
         || fs::read_dir(&begun).is_ok_and(|mut dirs| dirs.any(|dir| dir.unwrap().path().join("begun").exists()));

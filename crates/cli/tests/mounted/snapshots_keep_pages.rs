@@ -1,5 +1,5 @@
-//! What the kernel has cached of a subvolume stays cached when a snapshot of it is made, and what
-//! programs have stored to mappings until then is in the snapshot.
+//! Tests that the pages which the kernel has cached of a subvolume stay cached when a snapshot of
+//! it is made, and that earlier stores to mappings are in the snapshot.
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd};
@@ -15,13 +15,13 @@ use crate::harness::{FUSE, Volume, ubtrfs};
 const PAGE: usize = 4096;
 const PAGES: usize = 300;
 
-/// A file in memory, shared with others who have it open.
+/// A shared mapping of a file.
 struct Mapping(*mut u8);
 
 impl Mapping {
     fn of(file: &File) -> Self {
         let (protection, length) = (ProtFlags::READ | ProtFlags::WRITE, PAGES * PAGE);
-        // SAFETY: new memory of its own, as long as the file.
+        // SAFETY: the memory is new, and as long as the file.
         Self(
             unsafe { mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, file.as_fd(), 0) }
                 .unwrap()
@@ -30,14 +30,14 @@ impl Mapping {
     }
 
     fn store(&self, offset: usize, byte: u8) {
-        // SAFETY: it is within the mapping.
+        // SAFETY: the address is within the mapping.
         unsafe { self.0.add(offset).write_volatile(byte) };
     }
 
-    /// How many of its pages the kernel has.
+    /// Returns how many of its pages are cached.
     fn cached(&self) -> usize {
         let mut pages = [0_u8; PAGES];
-        // SAFETY: there is a byte for each page.
+        // SAFETY: the array has a byte for each page.
         assert_eq!(unsafe { libc::mincore(self.0.cast(), PAGES * PAGE, pages.as_mut_ptr()) }, 0);
         pages.iter().filter(|page| **page & 1 != 0).count()
     }
@@ -45,13 +45,13 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: nothing refers to it any more.
+        // SAFETY: nothing refers to the memory any more.
         unsafe { munmap(self.0.cast(), PAGES * PAGE).unwrap() };
     }
 }
 
-/// Makes a snapshot as programs do (`BTRFS_IOC_SNAP_CREATE_V2`). Our command would sync the mount
-/// first.
+/// Makes a snapshot as other programs do (`BTRFS_IOC_SNAP_CREATE_V2`). The command of ubtrfs would
+/// sync the mount before.
 fn snapshot(source: &Path, to: &Path) {
     const SNAP_CREATE_V2: libc::c_ulong = 0x5000_9417;
     let (source, into) = (File::open(source).unwrap(), File::open(to.parent().unwrap()).unwrap());
@@ -59,7 +59,7 @@ fn snapshot(source: &Path, to: &Path) {
     let mut arguments = [0_u8; 4096];
     arguments[..8].copy_from_slice(&i64::from(source.as_raw_fd()).to_ne_bytes());
     arguments[56..56 + name.len()].copy_from_slice(name);
-    // SAFETY: the arguments are as long as the number says.
+    // SAFETY: the argument has the size that the number encodes.
     let result = unsafe { libc::ioctl(into.as_raw_fd(), SNAP_CREATE_V2, arguments.as_mut_ptr()) };
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
@@ -94,7 +94,7 @@ fn keep_what_is_cached_and_have_what_was_stored() {
     volume.check();
 }
 
-/// How often the table of inodes was locked: once at least for each inode that is looked at.
+/// Returns how often the table of inodes was locked: at least once for each inode that is examined.
 fn inodes_looked_at(volume: &Volume) -> u64 {
     volume.stats()["lock_acquisitions"]["inode table"].as_u64().unwrap()
 }
@@ -123,7 +123,7 @@ fn a_snapshot_asks_nothing_about_files_that_were_only_looked_at() {
     volume.check();
 }
 
-/// A file that is open, and perhaps mapped.
+/// A file that is open, and possibly mapped.
 struct Kept {
     _mapping: Option<Mapping>,
     _file: File,
@@ -135,7 +135,7 @@ impl From<File> for Kept {
     }
 }
 
-/// Maps the file, and stores the byte there.
+/// Maps the file, and stores the byte in it.
 fn store(file: File, byte: u8) -> Kept {
     let mapping = Mapping::of(&file);
     mapping.store(0, byte);
@@ -144,9 +144,9 @@ fn store(file: File, byte: u8) -> Kept {
 
 type Way = fn(&Path, u8) -> Kept;
 
-/// Each way in which a page of a file gets dirty; it puts `byte` at offset 0 of a file that has at
-/// least a page. The result is to be kept: the kernel writes a file's pages when it is closed or
-/// unmapped.
+/// The ways in which a page of a file becomes dirty; each stores `byte` at offset 0 of a file that
+/// has at least a page. The result must be kept, since the kernel writes a file's pages when it is
+/// closed or unmapped.
 const WAYS: [(&str, Way); 9] = [
     ("a whole page", |path, byte| write(path, &[byte; PAGE])),
     ("a byte", |path, byte| write(path, &[byte])),
@@ -181,7 +181,7 @@ const WAYS: [(&str, Way); 9] = [
         open.set_len((PAGES * PAGE) as u64).unwrap();
         store(open, byte)
     }),
-    // The kernel has kept the page that was written, and does not read it.
+    // The kernel has cached the page that was written, and does not read it.
     ("a mapping of what was written", |path, byte| {
         let _ = fs::remove_file(path);
         let open = File::options().read(true).write(true).create(true).truncate(true).open(path).unwrap();
@@ -215,7 +215,7 @@ fn snapshots_have_what_was_written_in_whatever_way() {
     for (name, _) in WAYS {
         fs::write(work.join(name), vec![b'a'; PAGES * PAGE]).unwrap();
     }
-    // From here on the kernel knows nothing of the files.
+    // From here on the kernel has nothing of the files in its caches.
     volume.umount();
     volume.mount("");
     for entry in fs::read_dir(&work).unwrap() {
@@ -230,7 +230,7 @@ fn snapshots_have_what_was_written_in_whatever_way() {
         }
         drop(open);
         if round == 1 {
-            // The kernel forgets the files again.
+            // The kernel drops the files from its caches again.
             volume.umount();
             volume.mount("");
         }

@@ -1,4 +1,5 @@
-//! Space of a mount: the figures of `df`, trimming and discarding, and btrfs's own ioctls.
+//! Tests of the space of a mount: the figures of `df`, trimming and discarding, and the ioctls of
+//! btrfs.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -17,12 +18,12 @@ use crate::harness::{FUSE, Volume, ubtrfs};
 
 const MIB: u64 = 1 << 20;
 
-/// Bytes that the image takes on its disk.
+/// Returns how many bytes the image takes on its file system.
 fn image_bytes(volume: &Volume) -> u64 {
     fs::metadata(&volume.image).unwrap().blocks() * 512
 }
 
-/// Writes so many MiB of noise that nothing keeps small.
+/// Writes so many MiB of noise, which can't be compressed.
 fn write(volume: &Volume, name: &str, mib: u64) {
     let noise: Vec<u8> =
         (0..MIB as u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).take(1 << 20).collect();
@@ -91,8 +92,8 @@ fn a_mount_with_discard_punches_holes_for_removed_files() {
     volume.check();
 }
 
-/// The results of trimming ranges, the first of them on a new volume: the returned numbers, or the
-/// error.
+/// Returns the results of trimming ranges, the first of them on a new volume: the returned numbers,
+/// or the error.
 fn trims(dir: &Path) -> Vec<String> {
     const MAX: u64 = u64::MAX;
     const RANGES: [(u64, u64, u64); 12] = [
@@ -121,16 +122,16 @@ except OSError as error: print('error', error.errno)
         line.arg("-c").arg(script).arg(dir);
         run(line.args([start, len, least].map(u64::to_string))).ok().stdout
     };
-    // The kernel trims unallocated space once: all but the first request pieces of a size that does
-    // not exist.
+    // The kernel trims unallocated space only once. All requests but the first use a minimum size
+    // of pieces that no free range has.
     RANGES.iter().map(ask).collect()
 }
 
 #[test]
 fn ranges_are_trimmed_and_refused_as_by_the_kernel() {
     require!(Need::Kernel, FUSE);
-    // The kernel's first mount changes a volume in the background, and its FITRIM passes over the
-    // free space that it has set aside to allocate from. Its second mount changes nothing.
+    // The kernel's first mount changes a volume in the background, and its FITRIM skips the free
+    // space that it has set aside to allocate from. The second mount changes nothing.
     let mounted_once = |image: &Path| {
         mkfs_btrfs(image, 256 * MIB, &[]);
         assert_eq!(KernelMount::new(&[image], "nodiscard").unmount(), Vec::<String>::new());
@@ -147,7 +148,7 @@ fn ranges_are_trimmed_and_refused_as_by_the_kernel() {
     assert_eq!(ours, trims(kernel.path()));
 }
 
-/// Calls the ioctl with a short program, as other programs do.
+/// Calls the ioctl by a short program, as other programs do.
 fn ask(volume: &Volume, script: &str) -> String {
     let prelude = "import sys,fcntl,os,struct\nfd=os.open(sys.argv[1],os.O_RDONLY)\n";
     let outcome = run(Command::new("python3").arg("-c").arg(format!("{prelude}{script}")).arg(&volume.point)).ok();
@@ -176,7 +177,7 @@ fn ioctls_describe_the_volume_its_devices_and_its_trees() {
     assert_eq!(device, format!("{} {}", 256 * MIB, volume.image.display()));
     let no_device = "a=bytearray(4096)\nstruct.pack_into('<Q',a,0,7)\ntry: fcntl.ioctl(fd,0xd000941e,a)\nexcept OSError as e: print(e.errno)";
     assert_eq!(ask(&volume, no_device), "19");
-    // Entries by number (96) of the root directory of the mounted subvolume.
+    // The entries by number (type 96) of the root directory of the mounted subvolume.
     let names = ask(
         &volume,
         "a=bytearray(4096)\nM=2**64-1\nstruct.pack_into('<7Q3I',a,0,0,256,256,0,M,0,M,96,96,99)\nfcntl.ioctl(fd,0xd0009411,a)\n\

@@ -1,5 +1,5 @@
-//! What the kernel's btrfs does beside its ioctls for subvolumes: rmdir(2), what a new one takes
-//! over from its directory, what is noted of one that was received. Here it is the same.
+//! Compares with the kernel's btrfs what happens to subvolumes besides its ioctls: rmdir(2), what a
+//! new subvolume inherits from its directory, and the records of one that was received.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use ubtrfs_testkit::run::{command, run};
 
 use crate::harness::{FUSE, Volume, assert_same};
 
-/// Works in the directory `argv[1]`, as root and as an ordinary user, and prints what it gets.
+/// Works in the directory `argv[1]`, as root and as an ordinary user, and prints the results.
 const TOUR: &str = r"
 import errno, fcntl, os, stat, struct, sys
 os.chdir(sys.argv[1])
@@ -96,7 +96,7 @@ os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 
 all('user')
 ";
 
-/// Has the kernel make a directory and a subvolume of which it compresses the files.
+/// Has the kernel make a directory and a subvolume whose files it compresses.
 const PACKED: &str = r#"
     cd "$1"
     mkdir packed
@@ -113,7 +113,7 @@ fn new_volume(image: &Path) {
     assert_eq!(kernel.unmount(), Vec::<String>::new());
 }
 
-/// Subvolumes by what they were received from, as the tree of ids has it.
+/// Returns the subvolumes by the ids from which they were received, according to the UUID tree.
 fn received(image: &Path) -> Vec<String> {
     let dump = run(command("btrfs", &["inspect-internal", "dump-tree", "-t", "uuid"]).arg(image)).ok().stdout;
     let mut lists = Vec::new();

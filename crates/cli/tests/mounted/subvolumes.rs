@@ -1,4 +1,4 @@
-//! Subvolumes of a mount: by our command, by the ioctls, and what the kernel says of them.
+//! Tests with subvolumes of a mount: by the command, by the ioctls, and compared with the kernel.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -18,7 +18,7 @@ use crate::harness::{FUSE, Volume, assert_same, fails, ubtrfs};
 use crate::users_mount::UsersMount;
 
 /// Calls the ioctls as other programs do, in the directory `argv[1]`, as root and as an ordinary
-/// user, and prints what they return.
+/// user, and prints the results.
 const IOCTLS: &str = r"
 import errno, fcntl, os, struct, sys
 os.chdir(sys.argv[1])
@@ -113,12 +113,12 @@ fn subvolume(dir: &Path, arguments: &[&str]) -> Outcome {
     run(Command::new(env!("CARGO_BIN_EXE_ubtrfs")).arg("subvolume").args(arguments).current_dir(dir))
 }
 
-/// The listing of a mount, ours or the kernel's, with all columns.
+/// Returns the listing of a mount, of ubtrfs or of the kernel, with all columns.
 fn listing(dir: &Path) -> String {
     run(command("btrfs", &["subvolume", "list", "-pcuqR"]).arg(dir)).ok().stdout
 }
 
-/// What an ordinary user of root's mount does. `$1` is ubtrfs.
+/// The actions of an ordinary user of root's mount. `$1` is ubtrfs.
 const USER: &str = r#"
     set -e
     umask 027
@@ -161,7 +161,7 @@ fn the_kernel_sees_what_was_made_here() {
     let volume = Volume::new();
     volume.mount("");
     let point = &volume.point;
-    // What the kernel remembers of names that there weren't is forgotten.
+    // The kernel drops the negative entries that it has cached.
     assert!(!point.join("a").exists() && fs::read_dir(point).unwrap().count() == 0);
     subvolume(point, &["create", "a", "a/inner"]).ok();
     assert!(point.join("a").is_dir() && fs::read_dir(point).unwrap().count() == 1);
@@ -197,17 +197,17 @@ fn the_kernel_sees_what_was_made_here() {
         run(command("btrfs", &[&["subvolume"], arguments].concat()).current_dir(kernel.path())).ok().stdout
     };
     assert_eq!(table, theirs(&["list", "-t", "-u", "-q", "-s", "."]));
-    // btrfs(8) shows the time of creation as that of a send that never was.
+    // btrfs(8) shows the creation time as the time of a send that never happened.
     let is_shown = |line: &&str| !line.starts_with("\tSend time:");
     assert!(shown.lines().filter(is_shown).eq(theirs(&["show", "a"]).lines().filter(is_shown)), "{shown}");
-    // Our command works by the same ioctls there.
+    // Our command works on the kernel's mount by the same ioctls.
     assert_eq!(subvolume(kernel.path(), &["list", "-pcuqR", "."]).ok().stdout, ours);
     subvolume(kernel.path(), &["delete", "-C", "dir/a"]).ok();
     assert_eq!(kernel.unmount(), Vec::<String>::new());
     volume.check();
 }
 
-/// Pages that mappings have dirtied and that only the kernel has are in a snapshot.
+/// A snapshot contains pages that mappings have dirtied, though only the kernel has them.
 #[test]
 fn a_snapshot_has_what_was_written_before() {
     require!(Need::Root, FUSE);
@@ -256,7 +256,7 @@ fn a_damaged_block_of_a_deleted_subvolume_costs_its_space_alone_and_nobody_waits
     volume.umount();
     let sync = || ubtrfs(&["subvolume".as_ref(), "sync".as_ref(), volume.image.as_os_str()]);
     fails(&sync(), "of the deleted subvolumes 256, tree blocks can't be read");
-    // What can be read again is dropped by the next mount.
+    // Once the data can be read again, the next mount drops the subvolume.
     damaged.flip_all(leaf.plus(300));
     sync().ok();
     volume.check();
@@ -310,7 +310,7 @@ fn an_ordinary_user_does_everything_on_an_own_image() {
     assert_eq!((&list[0]["path"], &list[0]["read_only"], &list[1]), (&"before".into(), &true.into(), &Value::Null));
 }
 
-/// What btrfs(8) does without looking at the type of the mount first.
+/// The operations of btrfs(8) that do not check the type of the mount first.
 #[test]
 fn the_other_tools_work_as_far_as_they_do_not_look_at_the_type() {
     require!(Need::Root, FUSE, Need::Tool("btrfs"));
@@ -329,7 +329,7 @@ fn the_other_tools_work_as_far_as_they_do_not_look_at_the_type() {
     volume.check();
 }
 
-/// What other programs get by the ioctls is what they get from the kernel's btrfs.
+/// Other programs get the same results from the ioctls as from the kernel's btrfs.
 #[test]
 fn ioctls_answer_as_the_kernels() {
     let tour = |point: &Path| -> Vec<String> {
@@ -339,7 +339,7 @@ fn ioctls_answer_as_the_kernels() {
     require!(Need::Kernel, FUSE, Need::Tool("python3"));
     for options in ["", "user_subvol_rm_allowed"] {
         let volume = Volume::new();
-        // The tour goes on as an ordinary user, who has to get there.
+        // The tour continues as an ordinary user, who must be able to enter the directory.
         fs::set_permissions(volume.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
         volume.mount(options);
         let ours = tour(&volume.point);

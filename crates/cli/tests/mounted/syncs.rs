@@ -1,5 +1,5 @@
-//! sync(2), and remounts that the kernel does alone. `tests/kernels.sh` tries the same on kernels
-//! that tell a server less.
+//! Tests of sync(2), and of remounts by the kernel alone. `tests/kernels.sh` tests the same on
+//! kernels that send a server fewer requests.
 
 use std::fs::{self, OpenOptions};
 use std::path::Path;
@@ -14,19 +14,19 @@ use ubtrfs_testkit::run::{command, run};
 use crate::harness::{FUSE, Volume, cat, ubtrfs};
 use crate::users_mount::UsersMount;
 
-/// Calls sync(2); returns whether it has come back, for it waits for all mounts of this machine.
+/// Calls sync(2), and returns whether it has ended: it waits for all mounts of this machine.
 fn sync() -> bool {
     run(&mut command("timeout", &["300", "sync"])).success()
 }
 
-/// The files of the image as they would be after a crash now.
+/// Copies the files of the image as they would be after a crash now.
 fn after_a_crash(volume: &Volume, into: &Path) {
     let copy = volume.dir.path().join("copy");
     run(command("cp", &["--sparse=always"]).args([&volume.image, &copy])).ok();
     ubtrfs(&["restore".as_ref(), copy.as_os_str(), into.as_os_str()]).ok();
 }
 
-/// The kernel only wakes the writeback of so many files, and sends SYNCFS meanwhile.
+/// For so many files the kernel only starts the writeback, and sends SYNCFS meanwhile.
 #[test]
 fn stores_to_live_mappings_are_part_of_a_sync() {
     const FILES: usize = 400;
@@ -77,7 +77,7 @@ fn a_mount_says_how_syncs_arrive() {
     volume.umount();
 }
 
-/// Where nothing arrives, the mount table tells that it has happened.
+/// No request arrives, so the mount table shows that it has happened.
 #[test]
 fn a_users_mount_commits_when_root_remounts_it_read_only() {
     require!(Need::Root, FUSE, Need::Tool("setpriv"), Need::Tool("unshare"), Need::Tool("fusermount3"));
@@ -92,7 +92,7 @@ fn a_users_mount_commits_when_root_remounts_it_read_only() {
     let copy = volume.dir.path().join("copy");
     loop {
         fs::copy(&volume.image, &copy).unwrap();
-        // A copy that was made during the commit may be no volume.
+        // A copy that was made during the commit may be inconsistent.
         let listing = ubtrfs(&["ls".as_ref(), copy.as_os_str(), "/".as_ref()]);
         if listing.success() && listing.stdout.contains("file") {
             break;

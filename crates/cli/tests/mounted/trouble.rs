@@ -1,4 +1,4 @@
-//! Devices that fail while they are mounted.
+//! Tests with devices that fail while they are mounted.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -15,7 +15,7 @@ use ubtrfs_testkit::run::{command, run};
 
 use crate::harness::{FUSE, Volume, fails, ubtrfs};
 
-/// A small tmpfs; unmounted at the end.
+/// A small tmpfs, which is unmounted at the end.
 struct SmallDisk<'a>(&'a Path);
 
 impl<'a> SmallDisk<'a> {
@@ -36,7 +36,7 @@ impl Drop for SmallDisk<'_> {
     }
 }
 
-/// Mounts an image of 1 GiB that is on a disk of 24 MiB, at `below`.
+/// Mounts an image of 1 GiB that is on a file system of 24 MiB, at `below`.
 fn mounted_from_small_disk<'a>(volume: &mut Volume, below: &'a Path) -> SmallDisk<'a> {
     let disk = SmallDisk::new(below, "24M");
     volume.image = below.join("image");
@@ -45,7 +45,7 @@ fn mounted_from_small_disk<'a>(volume: &mut Volume, below: &'a Path) -> SmallDis
     disk
 }
 
-/// So many bytes that take as many on the disk.
+/// Returns so many bytes that can't be compressed.
 fn noise(len: u32) -> Vec<u8> {
     (0..len).map(|i| i.wrapping_mul(0x9e37_79b9).to_le_bytes()[3]).collect()
 }
@@ -69,7 +69,8 @@ fn a_file_system_that_fills_up_under_a_sparse_image_loses_nothing_durable() {
     failed |= file.sync_all().is_err();
     assert!(failed, "64 MiB do not fit 24");
     drop(file);
-    // It is reported, whether it can still be read or not, and the mount can be ended.
+    // The error is reported, whether the volume can still be read or not, and the mount can be
+    // ended.
     let outcome = volume.try_umount();
     assert!(!volume.is_mounted(), "{}", outcome.report());
     assert!(outcome.success() || outcome.stderr.lines().count() == 1, "{}", outcome.report());
@@ -92,7 +93,7 @@ fn stats_name_the_step_the_device_and_the_place_of_a_write_that_failed() {
     let _disk = mounted_from_small_disk(&mut volume, &below);
     let stats = volume.stats();
     assert_eq!((&stats["errors"], &stats["last_errors"]), (&0.into(), &serde_json::json!([])));
-    // It is as many bytes as the disk below has no room for.
+    // More bytes than the file system below has room for.
     let noise = noise(1 << 25);
     let mut file = fs::File::create(volume.point.join("large")).unwrap();
     let written = file.write_all(&noise).and_then(|()| file.sync_all());
@@ -117,7 +118,7 @@ fn stats_name_the_step_the_device_and_the_place_of_a_write_that_failed() {
     fails(&volume.try_umount(), &place);
 }
 
-/// What the mount table shows of the file system: its options, without those of the mount.
+/// Returns the options of the file system in the mount table, without those of the mount.
 fn shown(volume: &Volume) -> String {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let point = format!(" {} ", volume.point.display());
@@ -144,7 +145,7 @@ fn a_mount_that_turned_read_only_is_shown_so_and_stays_so() {
     let noise = noise(1 << 25);
     let mut file = fs::File::create(volume.point.join("large")).unwrap();
     assert!(file.write_all(&noise).and_then(|()| file.sync_all()).is_err(), "32 MiB do not fit 24");
-    // Nobody can make it read-only while this is open for writing, but nothing is written.
+    // Nobody can remount it read-only while this file is open for writing, but nothing is written.
     let errors = [
         file.sync_all(),
         fs::write(volume.point.join("other"), "other"),
@@ -167,7 +168,7 @@ fn a_mount_that_turned_read_only_is_shown_so_and_stays_so() {
     fails(&remount("remount,rw"), &format!("turned read-only after an error and stays so: {reason}"));
     assert_eq!(shown(&volume), "ro");
     remount("remount,ro").ok();
-    // Without a helper the kernel alone decides; the server undoes it.
+    // Without a helper the kernel alone decides, and the server undoes it.
     run(command("mount", &["-i", "-o", "remount,rw"]).arg(&volume.point)).ok();
     becomes(&volume, "ro");
     fails(&volume.try_umount(), "had turned read-only after an error");

@@ -1,4 +1,4 @@
-//! A mount that an ordinary user has made, in a mount namespace of its own.
+//! A mount by an ordinary user, in a mount namespace of its own.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,9 +10,8 @@ use ubtrfs_testkit::run::{Outcome, command, run};
 
 use crate::harness::{Abort, Server, TRANSPORT, Volume};
 
-/// `$1` is ubtrfs, `$2` the options, `$3` the image, `$4` the mount point, whose
-/// root the user may read, or the directory `dir` in it. Says the server's process
-/// and the mount's device number.
+/// `$1` is ubtrfs, `$2` the options, `$3` the image, `$4` the mount point, whose root the user may
+/// read, or the directory `dir` in it. Prints the server's pid and the mount's device number.
 const MOUNT: &str = r#"
     set -e
     "$1" mount -o "$2" "$3" "$4"
@@ -21,7 +20,7 @@ const MOUNT: &str = r#"
     mountpoint -d "$4"
 "#;
 
-/// The mount. Its connection is aborted at the end.
+/// The mount. Its connection is aborted when this is dropped.
 pub struct UsersMount {
     pub server: Server,
     pub program: PathBuf,
@@ -29,7 +28,7 @@ pub struct UsersMount {
 }
 
 impl UsersMount {
-    /// Mounts a volume as a user who is not root.
+    /// Mounts a volume as a user other than root.
     #[track_caller]
     pub fn new(volume: &Volume, options: &str) -> Self {
         let program = lend(volume.dir.path(), env!("CARGO_BIN_EXE_ubtrfs").as_ref(), &[&volume.image, &volume.point]);
@@ -43,7 +42,7 @@ impl UsersMount {
         Self { server, program, abort: Abort::of_connection(number) }
     }
 
-    /// A new volume whose root directory is open to all, mounted by that user.
+    /// Makes a new volume whose root directory all users may access, and mounts it as that user.
     pub fn of_new_volume(options: &str) -> (Volume, Self) {
         let volume = Volume::new();
         volume.mount("");
@@ -53,14 +52,14 @@ impl UsersMount {
         (volume, mount)
     }
 
-    /// What the user does there. `$1` is ubtrfs, `$2` the mount point, `$3` the directory around
-    /// it.
+    /// Runs a script as the user in that namespace. `$1` is ubtrfs, `$2` the mount point, `$3` the
+    /// directory above it.
     pub fn as_user(&self, script: &str, volume: &Volume) -> Outcome {
         let ids = [format!("--reuid={NOBODY}"), format!("--regid={NOBODY}")];
         self.within(&["setpriv", &ids[0], &ids[1], "--clear-groups", "sh", "-c", script, "sh"], volume)
     }
 
-    /// What root does there, with the same arguments behind it.
+    /// Runs a command as root in that namespace, with the same arguments after it.
     pub fn within(&self, line: &[&str], volume: &Volume) -> Outcome {
         let mut within = command("nsenter", &["--mount", "--target", &self.server.0.to_string(), "--"]);
         run(within.args(line).arg(&self.program).arg(&volume.point).arg(volume.dir.path()))

@@ -1,4 +1,4 @@
-//! The actor. Credentials belong to threads, so each act is done by a thread of its own.
+//! The actors. Credentials belong to threads, so each action runs in a thread of its own.
 
 use rustix::fs::Mode;
 use rustix::process::{Gid, Uid, umask};
@@ -7,23 +7,23 @@ use rustix::thread::{
     set_thread_res_uid, unshare_unsafe,
 };
 
-/// Owns most of the tables' objects.
+/// The owner of most objects of the tables.
 pub const OWNER: u32 = 1000;
-/// The group of most of the tables' objects.
+/// The group of most objects of the tables.
 pub const GROUP: u32 = 1000;
-/// Another group, which the owner is in.
+/// Another group, of which the owner is a member.
 pub const SECOND_GROUP: u32 = 2000;
 
-/// The actor.
+/// A user that acts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Actor {
     Root,
-    /// Root's number without root's capabilities: a user as all others.
+    /// User 0 without root's capabilities, who is an ordinary user.
     PowerlessRoot,
     Owner,
-    /// In the file's group by its own group.
+    /// A member of the file's group by its primary group.
     Member,
-    /// In the file's group by a supplementary one.
+    /// A member of the file's group by a supplementary one.
     Supplementary,
     Other,
 }
@@ -42,17 +42,17 @@ impl Actor {
         }
     }
 
-    /// Does `act` as this one, with a umask of 022.
+    /// Runs `act` as this actor, with a umask of 022.
     pub fn does<T: Send>(self, act: impl FnOnce() -> T + Send) -> T {
         self.does_with_umask(0o022, act)
     }
 
-    /// Does `act` as this one.
+    /// Runs `act` as this actor, with this umask.
     pub fn does_with_umask<T: Send>(self, mask: u32, act: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let acting = scope.spawn(move || {
-                // SAFETY: from here on the thread has a umask and a working directory of its own;
-                // no one shares them.
+                // SAFETY: from here on the thread has its own umask and working directory, which
+                // are not shared.
                 unsafe { unshare_unsafe(UnshareFlags::FS) }.unwrap();
                 self.become_it();
                 umask(Mode::from_raw_mode(mask));

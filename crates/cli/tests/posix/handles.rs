@@ -1,5 +1,5 @@
-//! File handles, as an NFS server uses them: they refer to their inode whatever its name is, also
-//! when it is not in memory, and are stale once it is deleted.
+//! Tests of file handles, as an NFS server uses them: they refer to their inode whatever its name
+//! is, even if it is not in memory, and are stale once it is deleted.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use ubtrfs_testkit::require;
 use crate::harness::{FUSE, Volume};
 use crate::run::{Outcomes, compare, short};
 
-/// `struct file_handle` with room.
+/// `struct file_handle`, with room for the handle.
 #[repr(C)]
 #[derive(Clone)]
 struct Handle {
@@ -34,7 +34,7 @@ fn handle_of(path: &Path) -> Result<Handle, Errno> {
     let path = CString::new(path.as_os_str().as_bytes()).unwrap();
     let mut handle = Handle { bytes: 128, kind: 0, data: [0; 128] };
     let mut mount = 0;
-    // SAFETY: `handle` has the room that it says it has, and all pointers last for the call.
+    // SAFETY: `handle` has the room that its length says, and all pointers outlive the call.
     let result =
         unsafe { libc::name_to_handle_at(libc::AT_FDCWD, path.as_ptr(), (&raw mut handle).cast(), &raw mut mount, 0) };
     if result == 0 { Ok(handle) } else { Err(last_error()) }
@@ -42,7 +42,7 @@ fn handle_of(path: &Path) -> Result<Handle, Errno> {
 
 fn open_handle(mount: &File, handle: &Handle) -> Result<File, Errno> {
     let mut handle = handle.clone();
-    // SAFETY: `handle` is as the kernel filled it in, and lasts for the call; the descriptor is a
+    // SAFETY: `handle` is as the kernel filled it in, and outlives the call; the descriptor is a
     // new one.
     unsafe {
         let result = libc::open_by_handle_at(mount.as_raw_fd(), (&raw mut handle).cast(), libc::O_RDONLY);
@@ -50,19 +50,19 @@ fn open_handle(mount: &File, handle: &Handle) -> Result<File, Errno> {
     }
 }
 
-/// How many inodes a server of ours has in memory.
+/// Returns how many inodes our server has in memory.
 fn inodes_in_memory(root: &Path) -> Option<u64> {
     let mut stats = vec![0; 1 << 16];
     let length = rustix::fs::getxattr(root, "ubtrfs.stats", &mut stats[..]).ok()?;
     serde_json::from_slice::<serde_json::Value>(&stats[..length]).unwrap()["inodes_in_memory"].as_u64()
 }
 
-/// Makes the kernel forget unused inodes.
+/// Makes the kernel drop unused inodes.
 fn drop_caches(root: &Path) {
     const PAUSE: Duration = Duration::from_millis(100);
     rustix::fs::syncfs(File::open(root).unwrap()).unwrap();
     fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
-    // The FORGETs arrive a little later, and until then they are in use.
+    // The FORGETs arrive a little later, and until then the inodes are in use.
     let mut before = inodes_in_memory(root);
     for _ in 0..100 {
         std::thread::sleep(PAUSE);

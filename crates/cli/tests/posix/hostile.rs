@@ -1,5 +1,5 @@
-//! The attempts of a user who may only use the mount: every ioctl number, flag, kind of xattr and
-//! name. Only the user's own files change, the server does not grow notably, and the mount
+//! Tests the attempts of a user who may only use the mount: every ioctl number, flag, kind of xattr
+//! and name. Only the user's own files change, the server does not grow notably, and the mount
 //! continues to serve other users (invariant 27).
 
 use std::collections::BTreeMap;
@@ -32,17 +32,17 @@ const SCRUB: u32 = 0xc400_941b;
 const SCRUB_CANCEL: u32 = 0x941c;
 const SCRUB_PROGRESS: u32 = 0xc400_941d;
 
-/// As large as the argument of any ioctl.
+/// A buffer as large as the argument of any ioctl.
 type Argument = [u8; 1 << 14];
 
 fn ioctl(file: &impl AsRawFd, command: u32, argument: &mut Argument) -> Result<i32, Errno> {
-    // SAFETY: a command says in 14 bits how much of the argument it takes, and the argument is
-    // larger than that; the file is open.
+    // SAFETY: a command encodes the size of its argument in 14 bits, and the buffer is larger than
+    // that; the file is open.
     let done = unsafe { libc::ioctl(file.as_raw_fd(), libc::Ioctl::from(command), argument.as_mut_ptr()) };
     if done < 0 { Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap()) } else { Ok(done) }
 }
 
-/// An ioctl whose argument begins with this word.
+/// Calls an ioctl whose argument begins with this word.
 fn ioctl_of_word(file: &impl AsRawFd, command: u32, word: u32) -> Result<i32, Errno> {
     let mut argument = [0; 1 << 14];
     argument[..4].copy_from_slice(&word.to_ne_bytes());
@@ -53,7 +53,7 @@ fn mode(path: &Path, bits: u32) {
     fs::set_permissions(path, Permissions::from_mode(bits)).unwrap();
 }
 
-/// The files of the actor and of other users.
+/// Makes the files of the actor and of other users.
 fn furnish(root: &Path) {
     mode(root, 0o755);
     fs::write(root.join("readable"), "content").unwrap();
@@ -74,7 +74,7 @@ fn furnish(root: &Path) {
     }
 }
 
-/// Attributes, flags, xattrs and content of other users' files.
+/// Returns the attributes, flags, xattrs and content of other users' files.
 fn state_of(root: &Path) -> BTreeMap<PathBuf, String> {
     let mut names = vec![root.to_path_buf()];
     for entry in fs::read_dir(root).unwrap().chain(fs::read_dir(root.join("dir")).unwrap()) {
@@ -100,8 +100,8 @@ fn opened(root: &Path) -> Vec<File> {
     files
 }
 
-/// All numbers of all types with an argument of one size; of types that file systems use, with all
-/// directions and many sizes.
+/// Calls all numbers of all types with an argument of one size. For types that file systems use, it
+/// calls them with all directions and many sizes.
 fn all_ioctls(root: &Path) {
     const TYPES: [u32; 5] = [0x94, b'f' as u32, b'X' as u32, 0, b'v' as u32];
     const SIZES: [u32; 8] = [0, 4, 8, 24, 28, 1024, 4096, 0x3fff];
@@ -129,7 +129,7 @@ fn all_ioctls(root: &Path) {
     }
 }
 
-/// Each bit of the flags by each number that sets some.
+/// Sets each bit of the flags by each ioctl that sets flags.
 fn all_flags(root: &Path) {
     for file in opened(root) {
         let is_own = file.metadata().unwrap().uid() == OTHERS;
@@ -227,7 +227,7 @@ fn all_names(root: &Path) {
     }
 }
 
-/// Handles of inodes without a path.
+/// Opens handles of inodes without a path.
 fn all_handles(root: &Path) {
     #[repr(C)]
     struct Handle {
@@ -240,7 +240,7 @@ fn all_handles(root: &Path) {
         for inode in [0, 1, 5, 256, 257, 258, u32::MAX] {
             for bytes in [12, 24, 20] {
                 let mut handle = Handle { bytes, kind, content: [0, inode, 0, 0, inode, 0] };
-                // SAFETY: the handle has room for all the bytes that it says it has.
+                // SAFETY: the handle has room for all the bytes that its length says.
                 let opened =
                     unsafe { libc::syscall(libc::SYS_open_by_handle_at, mount.as_raw_fd(), &raw mut handle, 0) };
                 assert_eq!(opened, -1);
@@ -249,7 +249,7 @@ fn all_handles(root: &Path) {
     }
 }
 
-/// Bytes of memory that a process has.
+/// Returns how many bytes of memory a process uses.
 fn resident(pid: u64) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -284,7 +284,7 @@ fn users_change_only_their_own_files() {
     volume.check();
 }
 
-/// Neither root's number nor a capability in a user's own user namespace gives any power.
+/// Neither user id 0 nor a capability in a user's own user namespace gives any rights.
 #[test]
 fn numbers_and_namespaces_of_ones_own_are_no_powers() {
     const SCRIPT: &str = "
@@ -322,7 +322,7 @@ print(ask(0x40086602, flag(0x10)), ask(0x40086602, flag(0x40)), ask(0xc0185879, 
     } else {
         assert_eq!(outcome.ok().stdout.trim(), "1 1 1 1");
     }
-    // And actors with the capabilities can use them.
+    // Actors with the capabilities can use them.
     let file = File::open(&readable).unwrap();
     assert_eq!(ioctl_of_word(&file, SETFLAGS, 0x10), Ok(0));
     assert_eq!(ioctl_of_word(&file, SETFLAGS, 0), Ok(0));
@@ -331,7 +331,8 @@ print(ask(0x40086602, flag(0x10)), ask(0x40086602, flag(0x40)), ask(0xc0185879, 
     volume.check();
 }
 
-/// The permissions to set flags by the numbers that the kernel's driver knows.
+/// Returns whether each actor may set flags, by each of the ioctls that the kernel's driver has for
+/// that.
 fn flags_of_others(root: &Path) -> Outcomes {
     let mut outcomes = Outcomes::new();
     let path = root.join("file");
@@ -364,8 +365,8 @@ fn flags_are_set_by_those_whom_the_kernel_lets() {
     compare(("", ""), flags_of_others, &[]);
 }
 
-/// What a mount forbids that shows the volume read-only, or with other owners, none of an ioctl's
-/// numbers sets there.
+/// On a mount that shows the volume read-only, or with other owners, no ioctl sets what the mount
+/// forbids.
 fn flags_through_a_read_only_mount(root: &Path) -> Outcomes {
     let mut outcomes = Outcomes::new();
     let (dir, bound) = (root.join("dir"), root.join("bound"));

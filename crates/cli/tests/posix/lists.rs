@@ -1,4 +1,4 @@
-//! ACLs of whole trees, and idmapped mounts.
+//! Tests of ACLs of whole trees, and of idmapped mounts.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -11,7 +11,7 @@ use ubtrfs_testkit::run::{command, run};
 use crate::harness::FUSE;
 use crate::run::{Outcomes, compare};
 
-/// A script that makes, lists and changes files with ACLs, as several users.
+/// Returns a script that makes, lists and changes files with ACLs, as several users.
 fn script(seed: u64) -> String {
     const PLACES: [&str; 7] = [".", "d1", "d2", "d1/e", "f1", "d1/f2", "d1/e/f3"];
     const DIRS: [&str; 4] = [".", "d1", "d2", "d1/e"];
@@ -57,7 +57,7 @@ fn trees(root: &Path) -> Outcomes {
         std::fs::create_dir(&dir).unwrap();
         let outcome = run(command("sh", &["-c", &script(seed)]).current_dir(&dir).env("LC_ALL", "C"));
         for (number, line) in outcome.stdout.lines().enumerate() {
-            // In the order in which the directory lists them: which getfacl follows.
+            // getfacl lists files in the order of the directory.
             outcomes.insert(format!("seed {seed} / line {number:05}"), line.to_owned());
         }
         outcomes.insert(format!("seed {seed} / errors"), outcome.stderr);
@@ -71,7 +71,8 @@ fn lists_of_trees_are_as_the_kernels() {
     compare(("", ""), trees, &[]);
 }
 
-/// Mounts `root` a second time with ids 1000 to 1009 shown as 2000 to 2009, and compares both.
+/// Mounts `root` a second time, with ids 1000 to 1009 shown as 2000 to 2009, and returns the
+/// results on both mounts.
 fn idmapped(root: &Path) -> Outcomes {
     let script = r#"
 import ctypes, os, subprocess, sys, time

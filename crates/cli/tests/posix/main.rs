@@ -1,7 +1,7 @@
-//! POSIX, rule by rule: the same tables are run on a mount of ours and on one of the kernel's
-//! btrfs, and each case must have the same result: the same error and the same effect on attributes
-//! and times. So no expectation is invented here; where the two may differ, `exceptions` lists the
-//! cases and the reasons.
+//! Tests of POSIX, rule by rule: the same tables are run on a mount of ubtrfs and on one of the
+//! kernel's btrfs, and each case must have the same result, which is the same error and the same
+//! effect on attributes and times. So the tests contain no expectations of their own. `exceptions`
+//! lists the cases in which the two may differ, with the reasons.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 

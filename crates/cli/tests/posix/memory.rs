@@ -1,4 +1,4 @@
-//! Changes of every kind, many more than `memory=` allows to be held: the server stays within its
+//! Tests with changes of every kind, many more than fit into `memory=`: the server stays within its
 //! memory (invariant 26).
 
 use std::fs::{self, File};
@@ -12,9 +12,11 @@ use ubtrfs_testkit::require;
 use crate::harness::{FUSE, Volume, ubtrfs};
 
 const MEMORY: u64 = 32 << 20;
-/// Code, stacks, buffers of requests, and 60 bytes for each inode that the kernel remembers.
+/// The memory in bytes for code, stacks, buffers of requests, and 60 bytes for each inode that the
+/// kernel remembers.
 const BESIDE: u64 = 96 << 20;
-/// Held whole, the changes of some kinds would take twice as much.
+/// The limit in bytes. If they were all held in memory, the changes of some kinds would take twice
+/// as much.
 const MAX: u64 = 2 * MEMORY + BESIDE;
 
 const SECTOR: u64 = 4096;
@@ -22,10 +24,10 @@ const SECTOR: u64 = 4096;
 const XATTRS: u64 = 13_000;
 const LINKS: u64 = 120_000;
 const EXTENTS: u64 = 20_000;
-/// Of a file of so many extents, each a sector with a hole behind it.
+/// The length of a file with so many extents, each of which is a sector followed by a hole.
 const LENGTH: u64 = EXTENTS * 2 * SECTOR;
 
-/// A mount whose server's memory is watched.
+/// A mount whose server's memory is measured.
 struct Watched {
     volume: Volume,
     pid: String,
@@ -36,7 +38,7 @@ impl Watched {
     fn new() -> Self {
         let volume = Volume::without_image();
         ubtrfs(&["mkfs".as_ref(), "--size".as_ref(), "3G".as_ref(), volume.image.as_os_str()]).ok();
-        // Rings would have buffers of their own, up to 64 MiB on two CPUs.
+        // Rings have their own buffers, of up to 64 MiB on two CPUs.
         volume.mount(&format!("memory={MEMORY},transport=dev"));
         let pid = volume.stats()["pid"].to_string();
         Self { volume, pid, failures: Vec::new() }
@@ -52,7 +54,7 @@ impl Watched {
         dir
     }
 
-    /// The server's peak of memory since the last call.
+    /// Returns the server's peak of memory since the last call.
     fn peak(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -60,7 +62,7 @@ impl Watched {
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
     }
 
-    /// Does something, and measures the memory that it took.
+    /// Runs `work`, and measures the memory that it takes.
     fn holds(&mut self, what: &str, work: impl FnOnce(&Self)) {
         self.peak();
         let start = Instant::now();
@@ -80,7 +82,7 @@ impl Watched {
     }
 }
 
-/// A name of 200 bytes.
+/// Returns a name of 200 bytes.
 fn long(number: u64) -> String {
     format!("{number:0200}")
 }
@@ -114,8 +116,8 @@ fn names_and_xattrs_hold_to_memory() {
         (0..30_000).for_each(|number| symlink(&target, dir.join(number.to_string())).unwrap());
     });
 
-    // The names of a directory come in the order of their hashes: in small ones a commit changes
-    // few leaves.
+    // The names of a directory are stored in the order of their hashes, so with small directories a
+    // commit changes few leaves.
     let root = mount.volume.point.clone();
     let link = |number: u64| root.join(format!("links-{}/{}", number / 4000, long(number)));
     let renamed = |number: u64| link(number).with_file_name(format!("renamed-{number}"));
@@ -250,7 +252,7 @@ fn maps_of_files_hold_to_memory() {
         flat.write_all_at(&vec![1; 1 << 16], 0).unwrap();
         (7..10).for_each(|number| copy(mount, &flat, &format!("copy-{number}")));
     });
-    // Each 83 sectors, so that sectors both with and without data are covered.
+    // Steps of 83 sectors, so that sectors both with and without data are compared.
     let reads_as = |number: u64, content: &dyn Fn(u64) -> u8| {
         let copy = file(&mount, &format!("copy-{number}"));
         let mut sector = [9; SECTOR as usize];

@@ -1,5 +1,5 @@
-//! The objects of the tables: each case gets a directory of its own with one object, and a few
-//! other files.
+//! The objects of the tables: each case gets its own directory with one object, and a few other
+//! files.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps};
 
 use crate::actors::{GROUP, OWNER};
 
-/// What a path refers to.
+/// The kind of file that a path refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Object {
     File,
@@ -72,7 +72,7 @@ impl Object {
         Self::Empty,
     ];
 
-    /// Makes it in `dir`, and says by which path to act on it.
+    /// Makes the object in `dir`, and returns the path by which to act on it.
     fn make(self, dir: &Path) -> PathBuf {
         let path = dir.join("o");
         let node = |kind, device| rustix::fs::mknodat(CWD, &path, kind, Mode::from_raw_mode(0o644), device).unwrap();
@@ -118,26 +118,26 @@ impl Object {
     }
 }
 
-/// A directory with an object, and its other files.
+/// A directory with an object, and other files.
 pub struct Place {
     pub dir: PathBuf,
-    /// The object, as it is named in the operation.
+    /// The path of the object, as operations use it.
     pub path: PathBuf,
-    /// A file.
+    /// The path of a file.
     pub other: PathBuf,
-    /// An empty directory.
+    /// The path of an empty directory.
     pub other_dir: PathBuf,
-    /// Nothing.
+    /// A path that does not exist.
     pub new: PathBuf,
 }
 
-/// Long ago; so what changes a time shows.
+/// A time in the past, so that any change of a time is visible.
 pub const LONG_AGO: i64 = 1_000_000_000;
 
-/// So late that no access changes it.
+/// A time in the future, so that no access changes it.
 const FAR_OFF: i64 = 4_000_000_000;
 
-/// Sets access and modification times, of a link its own.
+/// Sets access and modification times; those of the link itself, if the path is a link.
 pub fn set_times(path: &Path, accessed: i64, modified: i64) {
     let time = |tv_sec| Timespec { tv_sec, tv_nsec: 5 };
     let times = Timestamps { last_access: time(accessed), last_modification: time(modified) };
@@ -145,7 +145,7 @@ pub fn set_times(path: &Path, accessed: i64, modified: i64) {
 }
 
 impl Place {
-    /// Makes one, all of it the owner's.
+    /// Makes such a directory. The owner owns all of it.
     pub fn new(dir: &Path, object: Object) -> Self {
         fs::create_dir(dir).unwrap();
         let at = |name: &str| dir.join(name);
@@ -157,8 +157,8 @@ impl Place {
         for name in ["file", "dir", "other", "other_dir", "o/within", "o", "."] {
             if fs::symlink_metadata(at(name)).is_ok() {
                 std::os::unix::fs::lchown(at(name), Some(OWNER), Some(GROUP)).unwrap();
-                // Following a link accesses it, which the kernel does from its cache without a
-                // request: `times` covers that.
+                // Following a link changes its access time, which the kernel does from its cache
+                // without a request: `times` covers that.
                 let is_link = fs::symlink_metadata(at(name)).unwrap().is_symlink();
                 set_times(&at(name), if is_link { FAR_OFF } else { LONG_AGO + 1 }, LONG_AGO);
             }

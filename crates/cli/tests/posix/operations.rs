@@ -1,4 +1,4 @@
-//! The operations, each as a function of a location that returns the outcome.
+//! The operations, each of which is a function of a place that returns the outcome.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::actors::{GROUP, OWNER, SECOND_GROUP};
 use crate::objects::Place;
 use crate::run::short;
 
-/// What came of an operation.
+/// The outcome of an operation.
 pub type Outcome = Result<String, Errno>;
 
 /// An operation.
@@ -35,7 +35,7 @@ impl List {
         self.reports(name, move |place| act(place).map(|_| "done".into()));
     }
 
-    /// Something done to the object, opened.
+    /// Adds an operation on the open object.
     fn opened(
         &mut self,
         name: &str,
@@ -276,7 +276,7 @@ fn sizes(list: &mut List) {
         ("most but a page", i64::MAX - 4095),
     ] {
         list.does(format!("truncate {name}"), move |place| {
-            // `truncate` itself, which checks in another order than `ftruncate`.
+            // `truncate` itself, which checks in a different order than `ftruncate`.
             truncate(&place.path, size)
         });
     }
@@ -338,7 +338,7 @@ fn sizes(list: &mut List) {
 fn truncate(path: &Path, size: i64) -> Result<(), Errno> {
     use std::os::unix::ffi::OsStrExt;
     let path = std::ffi::CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
-    // SAFETY: `path` is a string that ends, and the call keeps nothing of it.
+    // SAFETY: `path` is NUL-terminated, and the call keeps no reference to it.
     let result = unsafe { libc::truncate(path.as_ptr(), size) };
     if result == 0 { Ok(()) } else { Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap()) }
 }
@@ -415,7 +415,7 @@ fn xattrs(list: &mut List) {
     });
 }
 
-/// All of them.
+/// Returns all operations.
 pub fn all() -> Vec<Operation> {
     let mut list = List::default();
     opening(&mut list);

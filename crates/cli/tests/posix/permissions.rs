@@ -1,4 +1,4 @@
-//! Permissions by mode, group, sticky directory.
+//! Tests of permissions by mode, group and sticky directory.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, lchown};
@@ -30,7 +30,7 @@ fn long_ago() -> Timestamps {
     Timestamps { last_access: then, last_modification: then }
 }
 
-/// Acts on a file `f` in the directory `d`; the path is `d`'s.
+/// The actions on a file `f` in the directory `d`; they get the path of `d`.
 const ACTS: &[(&str, Act)] = &[
     ("access R of the directory", |d| rustix::fs::accessat(CWD, d, rustix::fs::Access::READ_OK, AtFlags::EACCESS)),
     ("access W of the directory", |d| rustix::fs::accessat(CWD, d, rustix::fs::Access::WRITE_OK, AtFlags::EACCESS)),

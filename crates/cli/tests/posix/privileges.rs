@@ -1,4 +1,4 @@
-//! Set-id bits: when they go, and what directories hand down.
+//! Tests of set-id bits: when they are cleared, and what new files inherit from directories.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, lchown};
@@ -182,8 +182,8 @@ fn inheritance_by_new_files(root: &Path) -> Outcomes {
 }
 
 const GO: Exceptions = &[
-    // Before root writes to a file with capabilities the kernel says that something has to go, and
-    // means the capabilities.
+    // Before root writes to a file with capabilities, the kernel requests that privileges be
+    // cleared, and means the capabilities only.
     ("/ Root / write", "set-id bits go along with capabilities"),
     ("/ Root / allocate", "set-id bits go along with capabilities"),
     ("/ Root / copy a range", "set-id bits go along with capabilities"),

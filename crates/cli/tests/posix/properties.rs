@@ -1,4 +1,4 @@
-//! Properties (`btrfs property`) and the flags that go with them.
+//! Tests of properties (`btrfs property`), and the flags that correspond to them.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::run::{Outcomes, compare, short};
 const PROPERTY: &str = "btrfs.compression";
 const VALUES: [&str; 14] =
     ["no", "none", "", "zst", "nope", "ZSTD", "n", "zstd", "zlib", "lzo", "zstd:3", "zstdx", "lzo1", "zlib:15"];
-/// As chattr(1) calls them.
+/// Flags, with the letters of chattr(1).
 const FLAGS_BEFORE: [(&str, u32); 4] = [("none", 0), ("C", 0x80_0000), ("c", 0x4), ("m", 0x400)];
 
 fn make(path: &Path, kind: &str) {
@@ -27,7 +27,7 @@ fn make(path: &Path, kind: &str) {
     }
 }
 
-/// The property and the flags of all objects except for the FIFO, which can't be opened.
+/// Returns the property and the flags of all objects except for the FIFO, which can't be opened.
 fn reported(path: &Path) -> String {
     let mut value = [0_u8; 20];
     let property = rustix::fs::lgetxattr(path, PROPERTY, &mut value[..])
@@ -37,7 +37,7 @@ fn reported(path: &Path) -> String {
     format!("{} {}", short(property), flags.unwrap_or_default())
 }
 
-/// What files and directories made in a directory get of it.
+/// Returns what files and directories in a directory inherit from it.
 fn heirs(dir: &Path) -> String {
     if !dir.is_dir() {
         return String::new();
@@ -95,7 +95,7 @@ fn properties_are_kept_as_by_the_kernel() {
     compare(("", ""), table, &[]);
 }
 
-/// What chattr(1) makes of the property depends on how the mount compresses.
+/// The property that chattr(1) sets depends on the compression of the mount.
 #[test]
 fn the_flag_stands_for_the_algorithm_of_the_mount() {
     fn flagged(root: &Path) -> Outcomes {

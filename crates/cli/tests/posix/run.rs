@@ -1,4 +1,4 @@
-//! Running a table on both, and comparing what came out.
+//! Runs a table on both file systems, and compares the outcomes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,14 +12,15 @@ use ubtrfs_testkit::seeds::soaks;
 
 use crate::harness::Volume;
 
-/// What came out of each case, by the case's name.
+/// The outcome of each case, by the case's name.
 pub type Outcomes = BTreeMap<String, String>;
 
-/// Cases in which we may differ: a part of the name (several parts with `*` between them), and why.
+/// The cases in which the two may differ: a part of the name (or several parts with `*` between
+/// them), and the reason.
 pub type Exceptions = &'static [(&'static str, &'static str)];
 
-/// A path's attributes, without those that depend on time and mount; times as equal to those
-/// `before`, or as changed.
+/// Returns a path's attributes, without those that depend on time and mount. Each time is given as
+/// equal to the one `before`, or as changed.
 pub fn traces(path: &Path, before: Option<&fs::Metadata>) -> String {
     let Ok(now) = fs::symlink_metadata(path) else { return "nothing".into() };
     let mut reported = format!("{:o} n{} {}:{} s{}", now.mode(), now.nlink(), now.uid(), now.gid(), now.size());
@@ -40,12 +41,13 @@ pub fn traces(path: &Path, before: Option<&fs::Metadata>) -> String {
     reported
 }
 
-/// One case in so many of a large table is tried by default; in a soak all are.
+/// Returns the number of cases of a large table of which one is run: 1 in a soak test, which runs
+/// all.
 pub fn share() -> usize {
     if soaks() { 1 } else { 4 }
 }
 
-/// An outcome in few words: errors by their numbers.
+/// Returns a short form of an outcome, with errors as numbers.
 pub fn short<T: std::fmt::Debug>(outcome: Result<T, Errno>) -> String {
     match outcome {
         Ok(value) => format!("{value:?}"),
@@ -66,7 +68,7 @@ fn is_excepted(case: &str, exceptions: &[(&str, &str)]) -> bool {
     })
 }
 
-/// Runs the table on a volume of ours and on one of the kernel's.
+/// Runs the table on a volume of ubtrfs and on one of the kernel's.
 pub fn compare(options: (&str, &str), table: impl Fn(&Path) -> Outcomes, exceptions: Exceptions) {
     let volume = Volume::new();
     volume.mount(options.0);
@@ -93,7 +95,7 @@ pub fn compare(options: (&str, &str), table: impl Fn(&Path) -> Outcomes, excepti
     let most = std::env::var("UBTRFS_TEST_DIFFERENCES").map_or(100, |most| most.parse().unwrap());
     let shown = differences.into_iter().take(most).collect::<Vec<_>>().join("\n");
     assert!(count == 0, "{count} of {} cases end in another way than with the kernel:\n{shown}", ours.len());
-    // An exception that is none any more hides what comes.
+    // An exception that does not apply any more could hide new differences.
     for exception in exceptions {
         let used = ours.keys().filter(differs).any(|case| is_excepted(case, &[*exception]));
         assert!(used, "no case differs any more that '{}' excepts", exception.0);

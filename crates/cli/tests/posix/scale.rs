@@ -1,5 +1,5 @@
-//! Many files, names and xattrs: the server holds to its memory, and a volume of many files mounts
-//! at once.
+//! Tests with many files, names and xattrs: the server stays within its memory, and a volume with
+//! many files mounts quickly.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -12,18 +12,18 @@ use ubtrfs_testkit::require;
 
 use crate::harness::{FUSE, Volume, ubtrfs};
 
-/// Bytes that a mount reads at the most.
+/// The most bytes that a mount reads.
 const READ_BY_A_MOUNT: u64 = 8 << 20;
 
-/// The server's memory besides `memory=`: its code, its threads' stacks, buffers of requests; and
-/// its state for each inode that the kernel remembers, which are those of the large directory and
-/// those of the tree.
+/// Returns the server's memory in bytes besides `memory=`: for its code, the stacks of its threads,
+/// buffers of requests, and its state for each inode that the kernel remembers, which are those of
+/// the large directory and of the tree.
 fn beside(files: u64) -> u64 {
     const INODE_OF_THE_KERNEL: u64 = 60;
     (32 << 20) + 2 * files * INODE_OF_THE_KERNEL
 }
 
-/// The most memory that the server has ever taken, in bytes.
+/// Returns the server's peak of memory in bytes.
 fn peak(volume: &Volume) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", volume.stats()["pid"])).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -36,7 +36,7 @@ fn timed(what: &str, count: u64, work: impl FnOnce()) {
     println!("{what}: {} a second", u128::from(count) * 1000 / start.elapsed().as_millis().max(1));
 }
 
-/// One directory of `count` entries and a tree of as many files: made, read, renamed, removed.
+/// Makes, reads, renames and removes one directory of `count` entries, and a tree of as many files.
 fn many_files(volume: &Volume, count: u64) {
     let large = volume.point.join("large");
     fs::create_dir(&large).unwrap();
@@ -65,7 +65,7 @@ fn many_files(volume: &Volume, count: u64) {
     check_memory(volume, count, "create a tree");
     volume.umount();
     timed("mount", 1, || volume.mount(&mount_options(count)));
-    // A mount is fast however many files there are.
+    // A mount is fast, however many files there are.
     let read = volume.stats()["device_bytes_read"].as_u64().unwrap();
     assert!(read < READ_BY_A_MOUNT, "{} KiB", read >> 10);
     timed("read a tree", count, || {
@@ -109,8 +109,8 @@ fn memory_is_held_with_many_files() {
     memory_is_held_with(20_000, "1G");
 }
 
-/// `make soak` does it; alone:
-/// `cargo test --profile proof -p ubtrfs-cli --test posix million -- --ignored --nocapture`.
+/// `make soak` runs this test; to run it alone: `cargo test --profile proof -p ubtrfs-cli --test
+/// posix million -- --ignored --nocapture`.
 #[test]
 #[ignore = "takes ten minutes"]
 fn memory_is_held_with_a_million_files() {
@@ -161,10 +161,10 @@ fn ten_thousand_xattrs_stay() {
     volume.check();
 }
 
-/// Of each pair of sectors one is written, so that no two extents are neighbours.
+/// One sector of each pair is written, so that no two extents are adjacent.
 const STEP: u64 = 8192;
 
-/// A file of so many extents: made, read, partly overwritten, truncated, removed.
+/// Makes, reads, partly overwrites, truncates and removes a file of so many extents.
 fn many_extents(count: u64, size: &str) {
     let volume = Volume::without_image();
     ubtrfs(&["mkfs".as_ref(), "--size".as_ref(), size.as_ref(), volume.image.as_os_str()]).ok();

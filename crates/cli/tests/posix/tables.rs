@@ -1,4 +1,4 @@
-//! Each operation on each kind of object, as root, as the owner and as another user.
+//! Tests each operation on each kind of object, as root, as the owner and as another user.
 
 use std::fmt::Write;
 use std::fs;
@@ -24,8 +24,8 @@ fn table(root: &Path) -> Outcomes {
     let operations = operations::all();
     let mut outcomes = Outcomes::new();
     let dir = root.join("case");
-    // What others than root may do has its own table: a third of them, unless there is time for
-    // all.
+    // Permissions of users other than root have their own table, so only a share of the cases is
+    // run for them here, unless there is time for all.
     let (share, mut number) = (share(), 0);
     for actor in [Actor::Root, Actor::Owner, Actor::Other] {
         for object in Object::ALL {
@@ -64,7 +64,7 @@ fn table(root: &Path) -> Outcomes {
     outcomes
 }
 
-/// The result of `traces` for an untouched path.
+/// Returns the result of `traces` for an untouched path.
 fn untouched(of: &fs::Metadata) -> String {
     use std::os::unix::fs::MetadataExt;
     format!("{:o} n{} {}:{} s{}", of.mode(), of.nlink(), of.uid(), of.gid(), of.size())

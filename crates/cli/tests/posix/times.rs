@@ -1,4 +1,4 @@
-//! Access times, and limits of numbers: what depends on more than one call.
+//! Tests of access times, and of limits of numbers: results that depend on more than one call.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -19,7 +19,7 @@ use crate::run::{Exceptions, Outcomes, compare};
 
 type Look = fn(&Path);
 
-/// Ways to read `f`, `d` or `l`, after which the access times of all three are compared.
+/// The ways to read `f`, `d` or `l`, after which the access times of all three are compared.
 const LOOKS: &[(&str, Look)] = &[
     ("read", |dir| drop(fs::read(dir.join("f")))),
     ("read of nothing", |dir| drop(File::open(dir.join("f")).unwrap().read(&mut []))),
@@ -64,8 +64,8 @@ fn accesses(root: &Path) -> Outcomes {
                 symlink("f", dir.join("l")).unwrap();
                 let accessed = now() - ago;
                 for path in ["f", "d", "l"] {
-                    // The time of change is now; so accesses are recorded unless the access time is
-                    // in the future.
+                    // The change time is the current time, so accesses are recorded unless the
+                    // access time is in the future.
                     set_times(&dir.join(path), accessed, if fresh { now() } else { 5 });
                 }
                 look(&dir);
@@ -79,7 +79,7 @@ fn accesses(root: &Path) -> Outcomes {
     outcomes
 }
 
-/// Things that take several steps.
+/// Returns the outcomes of sequences of several steps.
 fn stories(root: &Path) -> Outcomes {
     let mut outcomes = Outcomes::new();
     let mut record = |name: &str, reported: String| outcomes.insert(name.into(), reported);
@@ -154,7 +154,8 @@ fn stories(root: &Path) -> Outcomes {
         record(name, format!("{nlink} {linked:?} {}", rustix::fs::fstat(&unnamed).unwrap().st_nlink));
     }
 
-    // Long enough that a request is needed for an ordinary user, and several levels of directories.
+    // The target is long enough that an ordinary user needs a request, and has several levels of
+    // directories.
     fs::create_dir_all(at("a/b/c")).unwrap();
     for (from, to) in [("a", "a/b/c/d"), ("a/b", "a/b/c/d"), ("a/b/c", "a"), ("a/b/c", "a/b"), ("a", "a/b/c")] {
         let renamed = fs::rename(at(from), at(to)).map_err(|error| error.raw_os_error());
@@ -180,7 +181,8 @@ fn stories(root: &Path) -> Outcomes {
     outcomes
 }
 
-/// Locks of several processes: what one holds the others don't get, until it lets go or ends.
+/// Tests locks of several processes: a lock that one holds is refused to the others, until it is
+/// released or its process ends.
 fn locks(path: &Path) -> String {
     fs::write(path, "0123456789").unwrap();
     let script = r#"
