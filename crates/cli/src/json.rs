@@ -54,7 +54,7 @@ pub fn name(bytes: &[u8]) -> Value {
     std::str::from_utf8(bytes).map_or_else(hex, Value::from)
 }
 
-/// A name or a path, as a field of a structure; see [`name`].
+/// A name or a path, as a field of a structure; see [`name()`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Name(pub Vec<u8>);
 
@@ -70,12 +70,12 @@ pub fn time(at: Timespec) -> String {
     show::time(at).replacen(' ', "T", 1).replace(" UTC", "+00:00")
 }
 
-/// Returns the time of these seconds since 1970, as [`time`]; `None` for 0.
+/// Returns the time of these seconds since 1970, as [`time()`]; `None` for 0.
 pub fn seconds(sec: u64) -> Option<String> {
     (sec > 0).then(|| time(Timespec { sec, nsec: 0 }))
 }
 
-/// Serializes seconds since 1970 as [`seconds`].
+/// Serializes seconds since 1970 as [`seconds()`].
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields so")]
 pub fn serialize_seconds<S: Serializer>(sec: &u64, serializer: S) -> std::result::Result<S::Ok, S::Error> {
     seconds(*sec).serialize(serializer)

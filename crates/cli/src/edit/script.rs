@@ -48,7 +48,7 @@ pub fn apply(arguments: &Apply) -> Result<()> {
     })
 }
 
-/// Returns the place of a word of a script, in which `:PATH` is in the image.
+/// Returns the place that a word in a script names: `:PATH` is in the image.
 fn locate(word: &OsStr) -> Where {
     match word.as_bytes().strip_prefix(b":") {
         Some(path) => Where::Inside(OsStr::from_bytes(path).into()),

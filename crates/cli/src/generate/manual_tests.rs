@@ -46,7 +46,7 @@ fn code_of(text: &str) -> Vec<String> {
     found
 }
 
-/// Returns the option that a word of a command line contains, without its value.
+/// Returns the option in a single word from a command line, without its value.
 fn option_in(word: &str) -> Option<String> {
     if word.starts_with("--") {
         let end = word.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '-').unwrap_or(word.len());

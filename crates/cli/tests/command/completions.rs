@@ -8,7 +8,7 @@ use ubtrfs_testkit::scratch::scratch_dir;
 
 use crate::{success, ubtrfs};
 
-/// Prints the completions for the last word of a line, as bash requests them: it divides words at
+/// Prints the completions for the last word in a line, as bash requests them: it divides words at
 /// white space, and makes `=` and `:` words of their own. `$1` is the file, `$2` the line.
 const COMPLETE: &str = r#"
     source "$1"

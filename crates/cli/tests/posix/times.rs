@@ -154,8 +154,7 @@ fn stories(root: &Path) -> Outcomes {
         record(name, format!("{nlink} {linked:?} {}", rustix::fs::fstat(&unnamed).unwrap().st_nlink));
     }
 
-    // The target is long enough that an ordinary user needs a request, and has several levels of
-    // directories.
+    // Renames of directories into each other, over several levels.
     fs::create_dir_all(at("a/b/c")).unwrap();
     for (from, to) in [("a", "a/b/c/d"), ("a/b", "a/b/c/d"), ("a/b/c", "a"), ("a/b/c", "a/b"), ("a", "a/b/c")] {
         let renamed = fs::rename(at(from), at(to)).map_err(|error| error.raw_os_error());
