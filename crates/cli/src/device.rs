@@ -112,6 +112,10 @@ pub fn open_for_a_glance(paths: &[PathBuf], window: Window) -> Result<Vec<Arc<dy
 
 /// Opens devices as [`open_for_a_glance`], but without those that are away. Returns the devices
 /// with their paths, and a failure that names those that are away.
+///
+/// # Errors
+///
+/// If all of them are away.
 pub fn open_what_can_be_seen(paths: &[PathBuf], window: Window) -> Result<(Seen, Option<Failure>)> {
     Sources::of(paths).refuse_as_output()?;
     let (mut seen, mut away) = (Seen::default(), Vec::new());

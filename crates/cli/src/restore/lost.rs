@@ -62,8 +62,8 @@ impl Home {
 }
 
 impl Walk<'_> {
-    /// Copies inodes that the walk has not found. An intact check of the tree does not rule them
-    /// out: wrong contents may have correct checksums.
+    /// Copies inodes that the walk has not found. They are searched for even if every block was
+    /// readable, since a tree with wrong contents may have correct checksums.
     pub fn lost_inodes(&mut self) -> Result<()> {
         // Only those below the root of the copied subvolume, since the location of other subvolumes
         // is unknown.

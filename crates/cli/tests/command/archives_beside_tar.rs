@@ -394,7 +394,7 @@ fn random_archives_are_read_as_tar_and_bsdtar_read_them() {
     }
 }
 
-/// The packages of each registry that are tested.
+/// The packages with which the archives of each registry are tested.
 const NPM: [&str; 6] = ["lodash", "express", "react", "typescript", "left-pad", "prettier"];
 const PYTHON: [&str; 6] = ["six", "requests", "PyYAML", "click", "docutils", "MarkupSafe"];
 const DEBIAN: [&str; 12] = [

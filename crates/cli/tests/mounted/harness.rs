@@ -17,7 +17,7 @@ use ubtrfs_testkit::run::{Outcome, run};
 use ubtrfs_testkit::scratch::{mount_points, scratch_dir};
 use ubtrfs_testkit::threads_of::threads_of;
 
-/// Whether requests arrive over rings (io_uring) in this run of the tests.
+/// Whether requests arrive over rings (`io_uring`) in this run of the tests.
 pub const OVER_RINGS: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"mounted_ring");
 
 /// The transport of requests: tests of the mount itself use each of the two in turn, and tables of

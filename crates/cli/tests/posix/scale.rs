@@ -109,8 +109,8 @@ fn memory_is_held_with_many_files() {
     memory_is_held_with(20_000, "1G");
 }
 
-/// `make soak` runs this test; to run it alone: `cargo test --profile proof -p ubtrfs-cli --test
-/// posix million -- --ignored --nocapture`.
+/// `make soak` runs this test; to run it alone:
+/// `cargo test --profile proof -p ubtrfs-cli --test posix million -- --ignored --nocapture`.
 #[test]
 #[ignore = "takes ten minutes"]
 fn memory_is_held_with_a_million_files() {
