@@ -225,8 +225,8 @@ impl Copier<'_, '_> {
                 new.finish(None, false).map_err(failed)?;
             }
         } else {
-            // A file that the user named may replace the only copy of its content, so the new content
-            // is made durable first.
+            // A file that the user named may replace the only copy of its content, so the new
+            // content is made durable first.
             let is_durable = to.is_first();
             let known = self.file(&tree.source, file, (at, new, is_durable), &description, &path)?;
             if let Some(identity) = description.identity.filter(|_| self.archive) {

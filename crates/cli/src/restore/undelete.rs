@@ -19,7 +19,7 @@ use crate::host::target::Target;
 use crate::output::say;
 use crate::trees::Trees;
 
-/// The most files that are copied of one commit; among more of them nobody would find a single file.
+/// The most files that are copied of one commit; among more, nobody would find a single file.
 const MAX_FILES: usize = 1 << 20;
 
 /// Copies files that a newer commit doesn't have in the same version as an older one, into a

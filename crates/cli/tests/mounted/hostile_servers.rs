@@ -31,7 +31,7 @@ struct Hostile {
 
 impl Hostile {
     /// Makes a mount whose server reports what an honest one would, changed by `lie`. With `hangs`
-    /// it answers nobody, and with `closed` only its user.
+    /// it does not answer; with `closed` neither, and only its user may access the mount.
     fn new(user: u32, how: &str, lie: impl FnOnce(&mut Value)) -> Self {
         Self::with_source(user, how, OsStr::new("hostile"), lie)
     }
