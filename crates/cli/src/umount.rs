@@ -125,9 +125,9 @@ impl Target {
         Ok(())
     }
 
-    /// Ends a mount, even if it is in use: requests fail, and the server commits what it has, but does
-    /// not wait for a device that it can't reach. No process gets a signal: the server gets a request
-    /// before, and nobody waits for a server that does not answer (invariant 39).
+    /// Ends a mount, even if it is in use: requests fail, and the server commits what it has, but
+    /// does not wait for a device that it can't reach. No process gets a signal: the server gets a
+    /// request before, and nobody waits for a server that does not answer (invariant 39).
     ///
     /// If the volume has other mounts, they and the server stay: this one is only detached.
     fn force(&self) -> Result<()> {
