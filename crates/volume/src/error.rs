@@ -118,7 +118,7 @@ pub enum Error {
     SuperblockUnread(#[source] io::Error),
     /// The primary superblock is damaged, but another copy is good, which suffices for reading
     /// only.
-    #[error("the copy of the superblock at {} MiB is good, but the primary superblock is damaged", copy.0 >> 20)]
+    #[error("the primary superblock is damaged (the copy at {} MiB is good)", copy.0 >> 20)]
     PrimarySuperblock {
         /// Where the good copy is.
         copy: Physical,
