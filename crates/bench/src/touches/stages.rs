@@ -66,7 +66,7 @@ const COMMIT: &[Stage] = &[
     part("writeback of the rest", "ubtrfs_fs::writeback::ordered::write_back_all_frozen"),
     part("edits of subvolumes", "ubtrfs_fs::commit::merge_trees::build_subvolumes"),
     part("subvolume's leaves", "ubtrfs_fs::commit::merge_trees::merge_subvolume"),
-    part("edits of extents and checksums", "ubtrfs_fs::commit::merge_trees::data_edits"),
+    part("edits of extents and checksums", "ubtrfs_fs::commit::data_edits::data_edits"),
     part("checksum tree's leaves", "ubtrfs_fs::commit::merge_trees::merge_checksums"),
     part("edits of tree blocks", "ubtrfs_fs::commit::nodes::take_extent_edits"),
     part("edits of free space", "ubtrfs_space::free_space_tree::take_group_edits"),
@@ -82,7 +82,7 @@ pub const STAGES: &[Stages] = &[
         history: "overwrite 2,000 random sectors of 64 MiB, sync",
         unit: "changed extent",
         count: 2000,
-        operations: &[stage("write", "ubtrfs_fs::ops::write::write")],
+        operations: &[stage("write", "ubtrfs_fs::ops::write::write_by")],
         commit: COMMIT,
     },
     Stages {
@@ -90,7 +90,7 @@ pub const STAGES: &[Stages] = &[
         unit: "fsynced extent",
         count: 1600,
         operations: &[
-            stage("write", "ubtrfs_fs::ops::write::write"),
+            stage("write", "ubtrfs_fs::ops::write::write_by"),
             stage("fsync", "ubtrfs_fs::ops::fsync::wait_for_sync"),
             part("writeback", "ubtrfs_fs::log::queue::write_back_for_log"),
             part("items of the log", "ubtrfs_fs::log::gather::gather"),
@@ -104,7 +104,7 @@ pub const STAGES: &[Stages] = &[
         count: 2000,
         operations: &[
             stage("create", "ubtrfs_fs::ops::create::create"),
-            stage("write", "ubtrfs_fs::ops::write::write"),
+            stage("write", "ubtrfs_fs::ops::write::write_by"),
         ],
         commit: COMMIT,
     },
@@ -112,7 +112,7 @@ pub const STAGES: &[Stages] = &[
         history: "rename 2,000 files after an fsync, sync",
         unit: "renamed file",
         count: 2000,
-        operations: &[stage("rename", "ubtrfs_fs::ops::rename::rename")],
+        operations: &[stage("rename", "ubtrfs_fs::ops::rename::rename_only")],
         commit: COMMIT,
     },
     Stages {
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn costs_are_found_by_module_and_name_whatever_they_are_methods_of() {
         let cost = Cost { instructions: 5, ..Cost::default() };
-        let name = "ubtrfs_fs::ops::write::<impl ubtrfs_fs::ops::operations::Operations>::write";
+        let name = "ubtrfs_fs::ops::write::<impl ubtrfs_fs::ops::operations::FileOperations>::write";
         let costs = Costs::from([(name.to_owned(), cost), (format!("{name}::{{{{closure}}}}"), cost)]);
         assert_eq!(stage("write", "ubtrfs_fs::ops::write::write").cost(&costs), Some(cost));
         assert_eq!(stage("read", "ubtrfs_fs::ops::read::read").cost(&costs), None);
