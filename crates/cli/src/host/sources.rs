@@ -78,8 +78,8 @@ impl Sources {
         Ok(())
     }
 
-    /// Returns an error if the standard output is one of the sources, as with `ubtrfs export IMAGE
-    /// >> IMAGE`.
+    /// Returns an error if the standard output is one of the sources, as with
+    /// `ubtrfs export IMAGE >> IMAGE`.
     pub fn refuse_as_output(&self) -> Result<()> {
         match rustix::fs::fstat(stdout()) {
             Ok(found) if self.have(&found) => {
