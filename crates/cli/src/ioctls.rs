@@ -557,6 +557,13 @@ pub fn check_subvolume(mounted: &Mounted, path: &Path) -> Result<()> {
     })
 }
 
+/// Opens the root directory of a subvolume.
+pub fn open_subvolume(path: &Path) -> Result<Mounted> {
+    let opened = Mounted::open(path)?;
+    check_subvolume(&opened, path)?;
+    Ok(opened)
+}
+
 /// Returns the key that follows a key.
 fn after(key: Key) -> Option<Key> {
     let Key { objectid, item_type, offset } = key;

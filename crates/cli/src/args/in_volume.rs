@@ -79,7 +79,7 @@ pub fn with_images_joined(
     let at: Vec<usize> = positionals(leaf, &words, begin);
     let image = at.iter().enumerate().find(|(position, index)| {
         let Some(kind) = slots.place(*position) else { return false };
-        classify(&words[**index], kind == Place::File) == Word::Image
+        classify(&words[**index], kind == PlaceKind::File) == Word::Image
     });
     let Some((image, index)) = image.map(|(position, index)| (position, *index)) else { return words };
     let Some(next) = at.get(image + 1).map(|index| &words[*index]) else { return words };
@@ -102,16 +102,16 @@ pub fn with_images_joined(
     words
 }
 
-/// Whether an argument is a place.
+/// The kind of place that an argument names.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum PlaceKind {
     Path,
     File,
 }
 
 /// The arguments of a command that are no options.
 struct Slots<'a> {
-    all: Vec<(&'a Arg, Option<Place>)>,
+    all: Vec<(&'a Arg, Option<PlaceKind>)>,
     /// How many words they take.
     least: usize,
     most: usize,
@@ -127,8 +127,8 @@ impl<'a> Slots<'a> {
             let id = arg.get_value_parser().type_id();
             match () {
                 () if is_text && arg.get_id() == "target" => None,
-                () if id == TypeId::of::<InVolume>() => Some(Place::Path),
-                () if id == TypeId::of::<FileInVolume>() => Some(Place::File),
+                () if id == TypeId::of::<InVolume>() => Some(PlaceKind::Path),
+                () if id == TypeId::of::<FileInVolume>() => Some(PlaceKind::File),
                 () => None,
             }
         };
@@ -140,12 +140,12 @@ impl<'a> Slots<'a> {
         Self { least, most: most.fold(0, usize::saturating_add), has_several, all }
     }
 
-    fn at(&self, position: usize) -> Option<&(&'a Arg, Option<Place>)> {
+    fn at(&self, position: usize) -> Option<&(&'a Arg, Option<PlaceKind>)> {
         self.all.get(position).or_else(|| self.all.last().filter(|_| self.most == usize::MAX || position < self.most))
     }
 
     /// Whether the word in this position is a place.
-    fn place(&self, position: usize) -> Option<Place> {
+    fn place(&self, position: usize) -> Option<PlaceKind> {
         self.at(position).and_then(|(_, place)| *place)
     }
 

@@ -1,5 +1,6 @@
 //! Comparisons and merges of subvolumes.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
@@ -13,7 +14,7 @@ use super::on_mount::OnMount;
 use super::subvolumes::Subvolumes;
 use crate::control;
 use crate::failure::{Failure, Result};
-use crate::ioctls::{Mounted, about_mount, check_subvolume};
+use crate::ioctls::{Mounted, about_mount, open_subvolume};
 use crate::place::{Image, neither, other_volumes};
 use crate::stream;
 
@@ -48,8 +49,7 @@ impl Comparisons for OnMount {
             if !path.is_dir() {
                 return Err(neither(path));
             }
-            let opened = Mounted::open(path)?;
-            check_subvolume(&opened, path)?;
+            let opened = open_subvolume(path)?;
             ids.push(opened.subvolume().map_err(|errno| about_mount(path.display(), errno))?);
             let of = opened.device().map_err(|errno| about_mount(path.display(), errno))?;
             if *device.get_or_insert(of) != of {
@@ -88,20 +88,22 @@ impl Comparisons for Image {
                 ubtrfs::changes_since(&self.fs, *subvolume, *generation, visit)
             }
         };
-        done.map_err(|error| match explained(error.errno()) {
-            Some(why) => Failure::new(format!("{}: {why}", self.path().display())),
-            None => self.failed(&error),
-        })
+        done.map_err(|error| in_image(self, &error, explained(error.errno())))
     }
 
     fn merge(&self, wanted: &WantedMerge<'_>) -> Result<Vec<MergeRecord>> {
         let WantedMerge { sides, prefer, dry_run, explained, .. } = *wanted;
         let merged = ubtrfs::merge(&self.fs, sides, prefer, dry_run, &mut |_| ());
-        let merged = merged.map_err(|error| match explained(error.errno()) {
-            Some(why) => Failure::new(format!("{}: {why}", self.path().display())),
-            None => self.failed(&error),
-        })?;
+        let merged = merged.map_err(|error| in_image(self, &error, explained(error.errno())))?;
         Ok(records(&merged))
+    }
+}
+
+/// Returns the failure for an error of an image, by what explains it if anything does.
+fn in_image(image: &Image, error: &ubtrfs::Error, explained: Option<impl Display>) -> Failure {
+    match explained {
+        Some(why) => Failure::new(format!("{}: {why}", image.path().display())),
+        None => image.failed(error),
     }
 }
 

@@ -17,7 +17,7 @@ use super::search::Search;
 use super::table::subvolumes;
 use crate::control::statistics;
 use crate::failure::{Failure, Result};
-use crate::ioctls::{Mounted, about_mount, check_subvolume};
+use crate::ioctls::{Mounted, about_mount, check_subvolume, open_subvolume};
 use crate::mount_table;
 use crate::path::failure;
 use crate::place::{Image, split};
@@ -106,8 +106,7 @@ impl Subvolumes for OnMount {
     }
 
     fn snapshot(&self, source: &Path, dest: &Path, read_only: bool) -> Result<PathBuf> {
-        let opened = Mounted::open(source)?;
-        check_subvolume(&opened, source)?;
+        let opened = open_subvolume(source)?;
         let (dir, name) = if dest.is_dir() {
             let source = source.canonicalize().map_err(|error| Failure::about(source.display(), &error))?;
             (dest.to_owned(), split(&source)?.1)
@@ -134,8 +133,7 @@ impl Subvolumes for OnMount {
     }
 
     fn reset(&self, target: &Path, source: &Path) -> Result<()> {
-        let opened = Mounted::open(source)?;
-        check_subvolume(&opened, source)?;
+        let opened = open_subvolume(source)?;
         let (dir, name) = entry(target)?;
         opened.write_back().map_err(|errno| about_mount(source.display(), errno))?;
         let shown = target.display();
@@ -155,8 +153,7 @@ impl Subvolumes for OnMount {
     }
 
     fn subvolume_at(&self, path: &Path) -> Result<TreeId> {
-        let opened = Mounted::open(path)?;
-        check_subvolume(&opened, path)?;
+        let opened = open_subvolume(path)?;
         opened.subvolume().map_err(|errno| about_mount(path.display(), errno))
     }
 
@@ -169,8 +166,7 @@ impl Subvolumes for OnMount {
     }
 
     fn is_read_only(&self, path: &Path) -> Result<bool> {
-        let opened = Mounted::open(path)?;
-        check_subvolume(&opened, path)?;
+        let opened = open_subvolume(path)?;
         opened.is_read_only().map_err(|errno| about_mount(path.display(), errno))
     }
 
@@ -179,8 +175,7 @@ impl Subvolumes for OnMount {
     }
 
     fn was_received(&self, path: &Path) -> Result<bool> {
-        let opened = Mounted::open(path)?;
-        check_subvolume(&opened, path)?;
+        let opened = open_subvolume(path)?;
         let info = opened.info().map_err(|errno| about_mount(path.display(), errno))?;
         Ok(info[RECEIVED_UUID..RECEIVED_UUID + 16].iter().any(|byte| *byte != 0))
     }
