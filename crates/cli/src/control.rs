@@ -15,9 +15,9 @@ use rustix::thread::{
     CapabilitySet, CapabilitySets, set_capabilities, set_keep_capabilities, set_thread_groups, set_thread_res_gid,
     set_thread_res_uid,
 };
+use ubtrfs_errors::sentence;
 use ubtrfs_fuse::Connection;
 use ubtrfs_server::control::{Report, STATS};
-use ubtrfs_tree::sentence;
 
 use crate::args;
 use crate::failure::{Failure, Result};

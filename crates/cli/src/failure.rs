@@ -5,7 +5,7 @@ use std::error::Error;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use ubtrfs_tree::sentence;
+use ubtrfs_errors::sentence;
 
 use crate::advice;
 use crate::show::harmless;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use ubtrfs::{Damage, Errno, Filesystem, Options, Rescue};
+use ubtrfs_errors::sentence;
 use ubtrfs_format::items::{FileType, Timespec};
-use ubtrfs_tree::sentence;
 use ubtrfs_volume::{Device, Error as VolumeError, Origin, Volume};
 
 use crate::args;

@@ -3,9 +3,10 @@
 use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
 
+use ubtrfs_errors::sentence;
 use ubtrfs_format::items::RootItem;
 use ubtrfs_format::{ItemType, Key, Node, Superblock, TreeId};
-use ubtrfs_tree::{Block, Error, NodeRef, Snapshot, Walk, sentence};
+use ubtrfs_tree::{Block, Error, NodeRef, Snapshot, Walk};
 
 use crate::args;
 use crate::describe;

@@ -10,9 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use ubtrfs_errors::sentence;
 use ubtrfs_fuse::Connection;
 use ubtrfs_fuse::mount::{MountError, Point, Unmount, is_dead};
-use ubtrfs_tree::sentence;
 
 use crate::args;
 use crate::control;

@@ -6,6 +6,9 @@
 
 use std::error::Error;
 
+/// Any error, of another library or in words.
+pub type BoxError = Box<dyn Error + Send + Sync>;
+
 /// Returns the messages of an error and its causes. A message that is repeated appears once, since
 /// other libraries include the message of the cause in their own.
 pub fn sentence(error: &dyn Error) -> String {
@@ -41,7 +44,7 @@ mod tests {
 
     /// An error with this message and this cause.
     #[derive(Debug)]
-    struct Said(&'static str, Option<Box<dyn Error + Send + Sync>>);
+    struct Said(&'static str, Option<BoxError>);
 
     impl fmt::Display for Said {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

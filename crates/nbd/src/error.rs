@@ -3,8 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Any error, of another library or in words.
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub use ubtrfs_errors::BoxError;
 
 /// Why an export can't be used.
 #[derive(Debug, thiserror::Error)]

@@ -1,10 +1,8 @@
+pub use ubtrfs_errors::BoxError;
 use ubtrfs_format::{Generation, Key, Logical, TreeId};
 
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
-
-/// Any error of the layer that reads blocks or allocates their space.
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a tree could not be read or changed.
 #[derive(Debug, thiserror::Error)]

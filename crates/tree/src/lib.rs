@@ -39,5 +39,4 @@ pub use patch::Patch;
 pub use range::{Range, RangeRev};
 pub use seeded_hash::SeededHash;
 pub use tree::{Item, Reader, Snapshot, Tree};
-pub use ubtrfs_errors::sentence;
 pub use walk::Walk;

@@ -328,7 +328,7 @@ impl Copier<'_, '_> {
         let read = source.read(from, size, &mut |at, data| {
             job.add(data.len() as u64);
             write(at, data).map_err(|error| {
-                let sentence = ubtrfs_tree::sentence(&error);
+                let sentence = ubtrfs_errors::sentence(&error);
                 failed = Some(about_path(path, &error));
                 ubtrfs_image::Error::Refused(sentence)
             })

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
-use ubtrfs_tree::sentence;
+use ubtrfs_errors::sentence;
 use ubtrfs_volume::{DevicePart, OpenMode, check_unmounted};
 
 use super::replacement::kind_name;

@@ -12,9 +12,9 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, Stat, XattrF
 use rustix::io::Errno;
 use ubtrfs::acl;
 use ubtrfs::xattr_names::CAPABILITY;
+use ubtrfs_errors::sentence;
 use ubtrfs_format::posix::SET_ID;
 use ubtrfs_mkfs::random_uuid;
-use ubtrfs_tree::sentence;
 
 use super::sources::Sources;
 use super::target::Made;

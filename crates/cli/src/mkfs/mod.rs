@@ -17,11 +17,11 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Value;
 use ubtrfs::mkfs::{Error, make_over};
+use ubtrfs_errors::sentence;
 use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{ChecksumType, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
 use ubtrfs_image::{Counts, Selection};
 use ubtrfs_mkfs::{MkfsError, MkfsOptions, NewDevice, Profile, layout, minimum_bytes, random_uuid};
-use ubtrfs_tree::sentence;
 use ubtrfs_volume::{ALIGNMENT, Buffer, DeferredSuperblocks, Device, DeviceWrite};
 
 pub use self::features::offered as offered_features;

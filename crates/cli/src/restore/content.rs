@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use ubtrfs::{Damage, Errno, Filesystem, InodeId};
-use ubtrfs_tree::sentence;
+use ubtrfs_errors::sentence;
 
 /// How many bytes are read at a time: the first size is for reads without errors, and a failed read
 /// is repeated in pieces of the next smaller size.

@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
 
 use ubtrfs::{Errno, FoundInode, InodeId};
+use ubtrfs_errors::sentence;
 use ubtrfs_format::items::FileType;
 use ubtrfs_format::{Ino, TreeId};
 use ubtrfs_image::is_name;
-use ubtrfs_tree::sentence;
 
 use super::walk::Walk;
 use super::way::Way;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ubtrfs::{Damage, Filesystem, Options, Refusal, Rescue};
-use ubtrfs_tree::sentence;
+use ubtrfs_errors::sentence;
 use ubtrfs_volume::{Candidate, Device, Error as VolumeError, Volume};
 
 use crate::args;

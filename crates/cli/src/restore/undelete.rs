@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ubtrfs::InodeId;
+use ubtrfs_errors::sentence;
 use ubtrfs_format::items::{FileType, InodeItem};
 use ubtrfs_format::{Ino, ItemType, Key, TreeId};
-use ubtrfs_tree::{Damage, Snapshot, sentence};
+use ubtrfs_tree::{Damage, Snapshot};
 use ubtrfs_volume::{Candidate, Device};
 
 use super::report::Report;

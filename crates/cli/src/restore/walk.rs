@@ -8,10 +8,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
 use ubtrfs::{Attributes, DirectoryEntry, Errno, InodeId};
+use ubtrfs_errors::sentence;
 use ubtrfs_format::items::FileType;
 use ubtrfs_format::{DirIndex, Ino, TreeId};
 use ubtrfs_image::{HostDirectory, LinkedPath, is_name};
-use ubtrfs_tree::sentence;
 
 use super::content;
 use super::report::{Copied, Report};
