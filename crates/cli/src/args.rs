@@ -34,7 +34,7 @@ use crate::mount::near::{long_help, short_help};
 #[command(
     name = "ubtrfs",
     version,
-    after_help = "Exit status: 0 success, 1 failure, 2 wrong usage (of check: 2 could not check; of diff: 1 differences, 2 trouble)."
+    after_help = "Exit status: 0 success, 1 failure, 2 invalid command line. check, diff, merge, scrub and device stats have other statuses, too: see their help."
 )]
 pub struct Arguments {
     #[command(subcommand)]
@@ -88,16 +88,16 @@ pub enum Command {
 /// Send a request to the server of a mount as the user who has mounted it.
 #[derive(Debug, Args)]
 pub struct AskAs {
-    /// The user and the group.
+    /// The ids of the user and the group.
     #[arg(value_name = "UID:GID", value_parser = parse_owner)]
     pub owner: (u32, u32),
     /// The request: `sync` or `stats`.
     pub name: String,
-    /// The directory where it is mounted.
+    /// The directory of the mount.
     pub directory: PathBuf,
 }
 
-/// Mount a volume.
+/// Mount a volume on a directory.
 #[derive(Debug, Args)]
 pub struct Mount {
     /// Options, separated by commas.
@@ -106,36 +106,37 @@ pub struct Mount {
     /// Stay in the foreground, and log to the standard error stream.
     #[arg(short, long)]
     pub foreground: bool,
-    /// Give up what this device of the volume has, by its number or path: it is made as the others
-    /// are. For devices that were each written without the other one.
+    /// Discard the content of this device of the volume, named by its number or path, and copy the
+    /// content of the others to it. For devices that were each written without the other one.
     #[arg(long, value_name = "DEVICE")]
     pub discard_device: Vec<String>,
-    /// This is the server in the background.
+    /// Run as the server in the background.
     #[arg(long, hide = true)]
     pub server: bool,
-    /// The mount ends when this process has ended and nobody uses it any more, and its directory
-    /// is removed.
+    /// End the mount and remove its directory when this process has ended and nobody uses the mount
+    /// any more.
     #[arg(long, value_name = "PID", hide = true)]
     pub tied_to: Option<u32>,
-    /// This is the process that aborts the connection when the server has ended.
+    /// Run as the process that aborts the connection when the server has ended.
     #[arg(long, hide = true)]
     pub watcher: bool,
     /// The devices (or image files) of the volume, then the directory to mount on. With the option
-    /// remount the directory alone will do.
+    /// remount the directory alone is enough.
     #[arg(required_unless_present = "watcher", num_args = 1.., value_names = ["DEVICE", "DIR"])]
     pub places: Vec<PathBuf>,
 }
 
-/// Unmount a volume; return when everything is durable and the device is free.
+/// Unmount a volume, and return when all changes are durable and the device is free.
 #[derive(Debug, Args)]
 pub struct Umount {
-    /// Only clear the mount of a server that has died; without one, do nothing.
+    /// Only clear the mount of a dead server; if there is none, do nothing.
     #[arg(long)]
     pub dead: bool,
-    /// Take the mount away from programs that use it, and do not wait for a device that is away.
+    /// Unmount even if programs use the mount, whose requests then fail, and wait only a few
+    /// seconds for a device that is away.
     #[arg(long, short, conflicts_with = "dead")]
     pub force: bool,
-    /// The directory that it is mounted on.
+    /// The directory of the mount.
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
 }
@@ -143,44 +144,45 @@ pub struct Umount {
 /// Make all changes on a mounted volume durable.
 #[derive(Debug, Args)]
 pub struct Directory {
-    /// A directory of the mounted volume.
+    /// Any directory or file of the mounted volume.
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
 }
 
-/// Show what a mount has done so far.
+/// Show the counters of a mount.
 #[derive(Debug, Args)]
 pub struct Stats {
-    /// For programs.
+    /// Print JSON, for programs.
     #[arg(long)]
     pub json: bool,
-    /// A line for each second, until the mount ends: requests, data, fsyncs, commits, memory.
+    /// Show a line each second until the mount ends: requests, data, fsyncs, commits, memory.
     #[arg(short, long, conflicts_with = "json")]
     pub watch: bool,
-    /// With --watch: end after so many lines.
+    /// With --watch: end after this many lines.
     #[arg(long, value_name = "LINES", requires = "watch")]
     pub count: Option<u64>,
-    /// A directory of the mounted volume.
+    /// Any directory or file of the mounted volume.
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
 }
 
-/// Check a volume that is not mounted. Exit status: 0 clean, 1 faults were found, 2 it could not be
-/// checked.
+/// Check a volume that is not mounted. Exit status: 0 no fault, 1 faults were found, 2 the volume
+/// could not be checked.
 #[derive(Debug, Args)]
 #[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
 pub struct Check {
-    /// For programs.
+    /// Print JSON, for programs.
     #[arg(long)]
     pub json: bool,
-    /// Don't read the data to compare it with its checksums.
+    /// Do not verify data by its checksums.
     #[arg(long)]
     pub no_data: bool,
-    /// Correct what can be derived from the rest: counters of space, the free-space tree, sizes of
-    /// directories, link counts, orphans. Shows what will be done, and asks.
+    /// Correct what follows from other records: the use of block groups and devices, the
+    /// superblock's totals and copies, the free-space tree, sizes of directories, link counts,
+    /// missing orphan items. Shows the plan first, and asks.
     #[arg(long)]
     pub repair: bool,
-    /// With --repair: don't ask.
+    /// With --repair: do not ask.
     #[arg(short, long, requires = "repair")]
     pub yes: bool,
     /// All devices of the volume.
@@ -190,10 +192,10 @@ pub struct Check {
     pub window: Window,
 }
 
-/// Show what a volume is and what it holds.
+/// Show the label, ids, features, devices, block groups and subvolumes of a volume.
 #[derive(Debug, Args)]
 pub struct Info {
-    /// For programs.
+    /// Print JSON, for programs.
     #[arg(long)]
     pub json: bool,
     /// All devices of the volume.
@@ -203,40 +205,41 @@ pub struct Info {
     pub window: Window,
 }
 
-/// Show a volume's label, or give it one.
+/// Show the label of a volume, or set it.
 #[derive(Debug, Args)]
 pub struct Label {
-    /// The device or image of a volume that is not mounted, or a directory of one that is.
+    /// The device or image of a volume that is not mounted, or a directory of a mounted volume.
     #[arg(value_name = "DEVICE|DIR")]
     pub place: PathBuf,
-    /// The new label, at most 255 bytes; '' takes it away. Of a mount only root can change it, or
-    /// the user who has mounted it.
+    /// The new label, at most 255 bytes; '' removes the label. On a mount only root and the user
+    /// who has mounted the volume can change the label.
     #[arg(value_name = "LABEL")]
     pub new: Option<OsString>,
-    /// More devices of the volume.
+    /// Another device of the volume; may be given several times.
     #[arg(long = "device", value_name = "DEVICE")]
     pub devices: Vec<PathBuf>,
     #[command(flatten)]
     pub window: Window,
 }
 
-/// Run a command, or a shell, as root on an image, without being root: in a user namespace with the
-/// caller's subordinate ids, where the image is mounted and is the working directory.
+/// Run a command, or a shell, as root on an image, without being root. The command runs in a user
+/// namespace with the caller's subordinate ids; there the image is mounted, and the mount is the
+/// working directory.
 #[derive(Debug, Args)]
 pub struct Shell {
     /// The image.
     #[arg(value_name = "IMAGE")]
     pub image: PathBuf,
-    /// The command and its arguments; $SHELL if there is none. `$UBTRFS_MOUNT` names the mount.
+    /// The command and its arguments [default: $SHELL]. `$UBTRFS_MOUNT` names the mount.
     #[arg(value_name = "COMMAND", trailing_var_arg = true)]
     pub command: Vec<OsString>,
     /// Mount options, separated by commas: see `ubtrfs mount --help`.
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Option<OsString>,
-    /// Do without subordinate ids: root is the only user there.
+    /// Use no subordinate ids: root is the only user in the namespace.
     #[arg(long)]
     pub single_id: bool,
-    /// The namespaces are there already.
+    /// Run in the namespaces of the caller, which are made already.
     #[arg(long, hide = true)]
     pub inside: bool,
 }
@@ -244,8 +247,8 @@ pub struct Shell {
 /// Show the items of a volume's trees.
 #[derive(Debug, Args)]
 pub struct Tree {
-    /// The tree: its number or its name (root, extent, chunk, dev, fs, csum, uuid, free-space,
-    /// block-group, log, …). Without it: all.
+    /// The tree, by its number or its name (root, extent, chunk, dev, fs, csum, uuid, free-space,
+    /// block-group, log, …) [default: all trees].
     #[arg(short = 't', long = "tree", value_name = "ID")]
     pub id: Option<String>,
     /// All devices of the volume.
@@ -264,13 +267,14 @@ pub struct PathInVolume {
     /// The subvolume that PATH begins in, by its number.
     #[arg(long, value_name = "ID")]
     pub subvolid: Option<u64>,
-    /// Show the last commit of a volume with a log, without the log.
+    /// Ignore the log of the volume: show the last commit.
     #[arg(long)]
     pub nologreplay: bool,
-    /// More devices of the volume.
+    /// Another device of the volume; may be given several times.
     #[arg(long = "device", value_name = "DEVICE")]
     pub devices: Vec<PathBuf>,
-    /// The image or all devices of the volume, then the path in it; or both as IMAGE:PATH.
+    /// The image, or all devices of the volume, then the path in the volume; or one argument
+    /// IMAGE:PATH.
     #[arg(required = true, num_args = 1.., value_names = ["DEVICE", "PATH"])]
     pub places: Vec<PathBuf>,
     #[command(flatten)]
@@ -281,7 +285,7 @@ pub struct PathInVolume {
 #[derive(Debug, Args)]
 #[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
 pub struct Ls {
-    /// For programs: an array with the attributes of each file, in which paths are whole.
+    /// Print JSON, for programs: an array with the attributes and the complete path of each file.
     #[arg(long, conflicts_with = "long")]
     pub json: bool,
     /// Show mode, links, owner, group, size and time.
@@ -290,7 +294,7 @@ pub struct Ls {
     /// Show names that begin with a dot, too.
     #[arg(short)]
     pub all: bool,
-    /// List directories below, too.
+    /// List subdirectories, too.
     #[arg(short = 'R')]
     pub recursive: bool,
     #[command(flatten)]
@@ -300,7 +304,7 @@ pub struct Ls {
 /// The path of stat.
 #[derive(Debug, Args)]
 pub struct Stat {
-    /// For programs.
+    /// Print JSON, for programs.
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -314,32 +318,32 @@ pub struct Look {
     pub place: PathInVolume,
 }
 
-/// Show which files differ between two subvolumes of a volume, mounted or not. Exit status: 0 they
-/// are alike, 1 they differ, 2 they could not be compared.
+/// Show which files differ between two subvolumes of a volume, mounted or not. Exit status: 0 there
+/// is no difference, 1 there are differences, 2 the subvolumes could not be compared.
 #[derive(Debug, Args)]
 #[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
 pub struct Diff {
     /// Show paths only.
     #[arg(long, conflicts_with_all = ["stat", "json"])]
     pub name_only: bool,
-    /// Show how many bytes of each file's content changed, and a summary.
+    /// Show how many bytes of content changed in each file, and a summary.
     #[arg(long, conflicts_with = "json")]
     pub stat: bool,
-    /// For programs.
+    /// Print JSON, for programs.
     #[arg(long)]
     pub json: bool,
-    /// Show what changed in one subvolume by the commit with this number or a later one, as far as
-    /// the subvolume tells: not what was removed.
+    /// Show what the commit with this number and later ones changed in one subvolume. Only what
+    /// exists now is shown: not what was removed.
     #[arg(long, value_name = "GENERATION")]
     pub since: Option<u64>,
-    /// Show the last commit of a volume with a log, without the log.
+    /// Ignore the log of the volume: show the last commit.
     #[arg(long)]
     pub nologreplay: bool,
-    /// More devices of the volume.
+    /// Another device of the volume; may be given several times.
     #[arg(long = "device", value_name = "DEVICE")]
     pub devices: Vec<PathBuf>,
-    /// The old subvolume: its directory on a mount, or IMAGE:PATH with the path from the top level
-    /// of a volume that is not mounted. With --since it is the only one.
+    /// The old subvolume: its directory on a mount, or IMAGE:PATH, with PATH from the top level of
+    /// a volume that is not mounted. With --since it is the only subvolume.
     #[arg(value_name = "OLD")]
     pub old: InVolume,
     /// The new subvolume, of the same volume.
@@ -349,33 +353,34 @@ pub struct Diff {
     pub window: Window,
 }
 
-/// Take what changed from one subvolume to another into a third: a three-way merge, file by file.
-/// Content is shared. Exit status: 0 it was merged, 1 there are conflicts, and nothing was changed,
-/// 2 it could not be merged.
+/// Merge the changes from one subvolume to another into a third: a three-way merge, file by file.
+/// Merged content shares the extents of CHANGED. Exit status: 0 the changes were merged, 1 there
+/// are conflicts, and nothing was changed, 2 the changes could not be merged.
 #[derive(Debug, Args)]
 #[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
 pub struct Merge {
-    /// Where both sides have changed the same, keep what TARGET has.
+    /// On a conflict keep what TARGET has.
     #[arg(long, conflicts_with = "theirs")]
     pub ours: bool,
-    /// Where both sides have changed the same, take what CHANGED has, and lose what TARGET has.
+    /// On a conflict take what CHANGED has, and lose what TARGET has.
     #[arg(long)]
     pub theirs: bool,
-    /// Show what would change, and change nothing.
+    /// Only show what would change.
     #[arg(short = 'n', long)]
     pub dry_run: bool,
-    /// For programs.
+    /// Print JSON, for programs.
     #[arg(long)]
     pub json: bool,
-    /// What CHANGED and TARGET both were: a snapshot that both come from, as a directory on a
-    /// mount, or as IMAGE:PATH with the path from the top level of a volume that is not mounted.
+    /// A snapshot of the state that CHANGED and TARGET both come from: a directory of a mount, or
+    /// IMAGE:PATH, with PATH from the top level of a volume that is not mounted.
     #[arg(value_name = "BASE")]
     pub base: InVolume,
-    /// The subvolume with the changes. Take a snapshot if programs write to it meanwhile.
+    /// The subvolume with the changes. If programs write to it, name a snapshot of it instead.
     #[arg(value_name = "CHANGED")]
     pub changed: InVolume,
-    /// The subvolume that is changed. A merge that fails in the middle leaves it half merged: a
-    /// snapshot from before is the way back. Or merge into a snapshot, and `subvolume reset` to it.
+    /// The subvolume that gets the changes. A merge that fails in the middle leaves it half merged:
+    /// make a snapshot of it before, or merge into a snapshot of it and run `subvolume reset` with
+    /// that snapshot.
     #[arg(value_name = "TARGET")]
     pub target: InVolume,
     #[command(flatten)]
@@ -385,7 +390,7 @@ pub struct Merge {
 /// Write manual pages and completions for shells, as `make install` puts them into PREFIX/share.
 #[derive(Debug, Args)]
 pub struct Generate {
-    /// The directory below which they are written.
+    /// The directory below which the files are written.
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
 }

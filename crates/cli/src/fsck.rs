@@ -28,26 +28,26 @@ const WRONG_CALL: u8 = 16;
     name = "fsck.ubtrfs",
     version,
     about = "Checks a btrfs volume, for fsck(8).",
-    after_help = "Exit status: 0 no fault, 1 faults were corrected, 4 faults are left, 8 not checked, 16 wrong usage."
+    after_help = "Exit status: 0 no fault, 1 faults were corrected, 4 faults are left, 8 not checked, 16 invalid call."
 )]
 struct Arguments {
-    /// As at boot: check only the superblock and each tree's root, and change nothing. A mount
-    /// recovers from a crash.
+    /// Check what is checked at boot: only the superblock, the chunk tree and the root of each
+    /// tree. Change nothing, since a mount recovers from a crash.
     #[arg(short = 'a', short_alias = 'p')]
     automatic: bool,
-    /// Correct what can be, without asking, as `ubtrfs check --repair --yes`.
+    /// Correct, without asking, what `ubtrfs check --repair --yes` corrects.
     #[arg(short = 'y')]
     yes: bool,
     /// Change nothing.
     #[arg(short = 'n', conflicts_with = "yes")]
     no: bool,
-    /// With -a: check everything all the same.
+    /// With -a: check everything.
     #[arg(short = 'f')]
     force: bool,
-    /// The descriptor for progress reports to fsck(8), which is ignored.
+    /// Ignored: the descriptor for progress reports to fsck(8).
     #[arg(short = 'C', value_name = "DESCRIPTOR")]
     progress: Option<String>,
-    /// Accepted: what is found is always said.
+    /// Accepted: what is found is printed in any case.
     #[arg(short = 'v')]
     verbose: bool,
     #[command(flatten)]

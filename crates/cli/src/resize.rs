@@ -34,7 +34,7 @@ pub fn run(arguments: &Resize) -> Result<()> {
     say(&format!("device {device} has {} now, and had {}\n", show_size(bytes), show_size(bytes_before)))
 }
 
-/// Parses the device and its size. Without a device the first one is meant.
+/// Parses the device and its size. Without a device, device 1 is meant.
 fn parse(text: &str) -> Result<(DeviceId, Size)> {
     let (device, size) = text.split_once(':').unwrap_or(("1", text));
     let (device, size) = (device.parse().ok(), parse_size(size));

@@ -9,8 +9,8 @@ use ubtrfs_format::items::{BalanceArgs, BalanceFilters, BlockGroupFlags, SINGLE}
 use super::subvolume::InImage;
 use crate::size::parse_size;
 
-/// Move what chunks hold to other chunks, on a mount or in an image: so that chunks with much free
-/// space become free as a whole, or to have other profiles.
+/// Move the content of chunks to other chunks, on a mount or in an image. This makes chunks with
+/// much free space unallocated space, or converts chunks to another profile.
 #[derive(Debug, Args)]
 pub struct BalanceArguments {
     #[command(subcommand)]
@@ -19,14 +19,14 @@ pub struct BalanceArguments {
 
 #[derive(Debug, Subcommand)]
 pub enum BalanceCommand {
-    /// Balance, and return when it is done. Without -d, -m and -s all chunks are emptied, one after
-    /// the other.
+    /// Balance chunks, and return when it is done. Without -d, -m and -s all chunks are emptied,
+    /// one after the other.
     Start(Box<Start>),
-    /// Show how far a balance is.
+    /// Show the progress of a balance.
     Status(Status),
-    /// Have a balance on a mount pause.
+    /// Pause a balance on a mount, after its present step.
     Pause(BalancePlace),
-    /// Go on with a balance that was paused, or interrupted, and return when it is done.
+    /// Continue a balance that was paused or interrupted, and return when it is done.
     Resume(Resume),
     /// End a balance.
     Cancel(BalancePlace),
@@ -34,16 +34,17 @@ pub enum BalanceCommand {
 
 #[derive(Debug, Args)]
 pub struct Start {
-    /// Data chunks, if FILTERS choose them.
+    /// Balance the data chunks that FILTERS select, or all of them without FILTERS.
     #[arg(short, long, value_name = "FILTERS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     pub data: Option<Filters>,
-    /// Metadata chunks.
+    /// Balance the metadata chunks that FILTERS select, or all of them without FILTERS.
     #[arg(short, long, value_name = "FILTERS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     pub metadata: Option<Filters>,
-    /// System chunks [default: as metadata chunks].
+    /// Balance the system chunks that FILTERS select, or all of them without FILTERS [default:
+    /// those that -m selects].
     #[arg(short, long, value_name = "FILTERS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     pub system: Option<Filters>,
-    /// Convert also where fewer copies of metadata remain.
+    /// Allow a conversion to fewer copies of metadata.
     #[arg(short, long)]
     pub force: bool,
     #[command(flatten)]
@@ -62,7 +63,7 @@ pub struct Resume {
 
 #[derive(Debug, Args)]
 pub struct Status {
-    /// For programs.
+    /// Print JSON, for programs.
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -72,10 +73,10 @@ pub struct Status {
 /// How a balance is done and shown.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct How {
-    /// Move at most this many bytes in a second.
+    /// Move at most this many bytes per second.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub limit: Option<u64>,
-    /// For programs.
+    /// Print JSON, for programs.
     #[arg(long)]
     pub json: bool,
 }

@@ -8,7 +8,7 @@ use super::Window;
 use super::subvolume::InImage;
 use crate::size::parse_size;
 
-/// Look at the devices of a volume, mounted or not, and change which it has.
+/// Show, add, remove and replace devices of a volume, mounted or not.
 #[derive(Debug, Args)]
 pub struct DeviceArguments {
     #[command(subcommand)]
@@ -26,15 +26,15 @@ pub enum DeviceCommand {
     Replace(ReplaceArguments),
 }
 
-/// Make devices part of a volume.
+/// Add devices to a volume.
 ///
-/// New data goes to them as well; what is on the others stays where it is.
+/// New data goes to the new devices, too. Data on the other devices stays where it is.
 #[derive(Debug, Args)]
 pub struct DeviceAdd {
     /// Overwrite what is on the devices.
     #[arg(short, long)]
     pub force: bool,
-    /// More devices of a volume that is not mounted.
+    /// Another device of a volume that is not mounted; may be given several times.
     #[arg(long = "device", value_name = "DEVICE")]
     pub more: Vec<PathBuf>,
     /// The new devices, then a directory of the mounted volume, or a device of one that is not
@@ -43,24 +43,24 @@ pub struct DeviceAdd {
     pub places: Vec<PathBuf>,
 }
 
-/// Take devices out of a volume.
+/// Remove devices from a volume.
 ///
-/// What is on them is moved to the others before, while files can be used; then nothing of the
-/// volume is found on them. A device that is not there can be removed if the others have all that
-/// it had.
+/// The content of each device is first moved to the others, while files can be used; then its
+/// superblocks are wiped. A missing device can be removed if the others have everything that it
+/// had.
 #[derive(Debug, Args)]
 pub struct DeviceRemove {
-    /// Move at most this many bytes in a second.
+    /// Move at most this many bytes per second.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub limit: Option<u64>,
-    /// For programs.
+    /// Print JSON, for programs.
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
     pub image: InImage,
-    /// The devices or their numbers, or missing: the first one that is not there; then a directory
-    /// of the mounted volume, or a device of one that is not mounted. cancel: end what another
-    /// process has begun on a mount.
+    /// The devices to remove, by path or number, or missing, which is the first missing device;
+    /// then a directory of the mounted volume, or a device of one that is not mounted. cancel as
+    /// the only OLD ends the removal that another process has begun on a mount.
     #[arg(required = true, num_args = 2.., value_names = ["OLD", "DIR|DEVICE"])]
     pub places: Vec<PathBuf>,
 }
@@ -75,37 +75,38 @@ pub struct ReplaceArguments {
 #[derive(Debug, Subcommand)]
 pub enum ReplaceCommand {
     Start(ReplaceStart),
-    /// Go on with a replacement of a volume that is not mounted; mounts do that by themselves.
+    /// Continue a replacement on a volume that is not mounted; mounts do that by themselves.
     Resume(ReplaceResume),
     Status(ReplaceStatus),
-    /// Give a replacement up: the volume keeps the old device.
+    /// End a replacement: the volume keeps the old device.
     Cancel(ReplaceCancel),
 }
 
-/// Copy what a device has to a new one that is at least as large, and put that into its place.
+/// Copy the content of a device to a new one that is at least as large, and put the new one in its
+/// place.
 ///
-/// The old device may be missing, or fail: then the other devices give what they have. Files can be
-/// used meanwhile. Once it is begun a replacement goes on, whatever becomes of this command: a
-/// mount that ends leaves it to the next one.
+/// If the old device is missing or fails, the content is read from the other devices. Files can be
+/// used meanwhile. A replacement that has begun continues even if this command is killed; if the
+/// mount ends, the next mount continues the replacement.
 #[derive(Debug, Args)]
 #[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
 pub struct ReplaceStart {
-    /// Read the old device only where no other has the same.
+    /// Read the old device only for data that no other device has.
     #[arg(short = 'r', long)]
     pub avoid_source: bool,
     /// Overwrite what is on the new device.
     #[arg(short, long)]
     pub force: bool,
-    /// Copy at most this many bytes in a second.
+    /// Copy at most this many bytes per second.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub limit: Option<u64>,
-    /// For programs.
+    /// Print JSON, for programs.
     #[arg(long)]
     pub json: bool,
-    /// Stay in the foreground, as it always does.
+    /// Accepted: the command always stays in the foreground.
     #[arg(short = 'B', hide = true)]
     pub foreground: bool,
-    /// The old device or its number, or missing: the first one that is not there.
+    /// The old device, by path or number, or missing, which is the first missing device.
     #[arg(value_name = "OLD")]
     pub source: String,
     /// The new device.
@@ -119,10 +120,10 @@ pub struct ReplaceStart {
 /// A volume of which a device is being replaced.
 #[derive(Debug, Args)]
 pub struct ReplaceResume {
-    /// Copy at most this many bytes in a second.
+    /// Copy at most this many bytes per second.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub limit: Option<u64>,
-    /// For programs.
+    /// Print JSON, for programs.
     #[arg(long)]
     pub json: bool,
     /// All devices of the volume, and the new one.
@@ -130,13 +131,13 @@ pub struct ReplaceResume {
     pub places: Vec<PathBuf>,
 }
 
-/// Show how far the replacement of a device is, or how the last one ended.
+/// Show the progress of the replacement of a device, or how the last one ended.
 #[derive(Debug, Args)]
 pub struct ReplaceStatus {
-    /// Show it once, as it always does.
+    /// Accepted: the progress is always shown once.
     #[arg(short = '1', hide = true)]
     pub once: bool,
-    /// For programs.
+    /// Print JSON, for programs.
     #[arg(long)]
     pub json: bool,
     /// A directory of the mounted volume.
@@ -154,14 +155,14 @@ pub struct ReplaceCancel {
 
 /// Show how often each device failed.
 ///
-/// The counters are writes, reads and flushes that failed, blocks whose checksum or structure was
-/// wrong, and blocks of another generation than expected.
+/// The counters are of writes, reads and flushes that failed, of blocks whose checksum or structure
+/// was wrong, and of blocks of another generation than expected.
 #[derive(Debug, Args)]
 pub struct DeviceStats {
     /// Set the counters to zero after they are shown.
     #[arg(short = 'z', long)]
     pub reset: bool,
-    /// End with the status 64 if a counter is not zero.
+    /// Exit with the status 64 if a counter is not zero.
     #[arg(short, long)]
     pub check: bool,
     #[command(flatten)]
@@ -171,7 +172,7 @@ pub struct DeviceStats {
 /// A volume, mounted or not.
 #[derive(Debug, Args)]
 pub struct VolumePlace {
-    /// For programs.
+    /// Print JSON, for programs.
     #[arg(long)]
     pub json: bool,
     /// A directory of a mounted volume, or all devices of one that is not mounted.

@@ -35,10 +35,11 @@ pub struct Cp {
     /// Keep everything: owners, permissions, times, extended attributes, links. Includes -r.
     #[arg(short, long)]
     pub archive: bool,
-    /// Copy directories with all that is in them.
+    /// Copy directories with everything in them.
     #[arg(short, long, visible_short_alias = 'R')]
     pub recursive: bool,
-    /// Share extents within the image: where it can be done, or else fail, or not at all.
+    /// Share extents in copies within the image. auto: where that is possible; always: fail where
+    /// it is not possible; never: copy the data.
     #[arg(
         long,
         value_name = "WHEN",
@@ -48,17 +49,17 @@ pub struct Cp {
         default_value = "auto"
     )]
     pub reflink: When,
-    /// Data that a file copied before has, too, is stored once: equal blocks share extents.
+    /// Store data that several of the copied files have only once: equal blocks share extents.
     #[arg(long)]
     pub dedupe: bool,
     #[command(flatten)]
     pub how: How,
-    /// Owner and group of what is made in an image without -a, by their numbers [default: the
-    /// user].
+    /// Owner and group of files that are made in an image without -a, by their numbers [default:
+    /// the user].
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner, conflicts_with = "archive")]
     pub owner: Option<(u32, u32)>,
-    /// What is copied, then where: files of the host, or IMAGE:PATH with the path from the top
-    /// level.
+    /// The files to copy, then the destination: files of the host, or IMAGE:PATH, with PATH from
+    /// the top level.
     #[arg(required = true, num_args = 2.., value_names = ["SRC", "DEST"])]
     pub places: Vec<OsString>,
     #[command(flatten)]
@@ -83,7 +84,7 @@ pub enum When {
 /// Make directories in an image.
 #[derive(Debug, Args)]
 pub struct Mkdir {
-    /// Make those above, too, and don't complain about those that are there.
+    /// Make missing directories above, too, and accept directories that exist.
     #[arg(short, long)]
     pub parents: bool,
     /// Permissions, as of mkdir(1) [default: 0755].
@@ -92,7 +93,7 @@ pub struct Mkdir {
     /// Owner and group, by their numbers [default: the user].
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
     pub owner: Option<(u32, u32)>,
-    /// What is to be made.
+    /// The directories to make.
     #[arg(required = true, value_name = "IMAGE:PATH")]
     pub places: Vec<InVolume>,
     #[command(flatten)]
@@ -102,13 +103,13 @@ pub struct Mkdir {
 /// Remove files of an image.
 #[derive(Debug, Args)]
 pub struct Rm {
-    /// Remove directories with all that is in them.
+    /// Remove directories with everything in them.
     #[arg(short, long, visible_short_alias = 'R')]
     pub recursive: bool,
-    /// Don't complain about what is not there.
+    /// Ignore files that do not exist.
     #[arg(short, long)]
     pub force: bool,
-    /// What goes.
+    /// The files to remove.
     #[arg(required = true, value_name = "IMAGE:PATH")]
     pub places: Vec<InVolume>,
     #[command(flatten)]
@@ -118,7 +119,7 @@ pub struct Rm {
 /// Rename or move files of an image.
 #[derive(Debug, Args)]
 pub struct Mv {
-    /// What is moved, then its new name or directory; all as IMAGE:PATH.
+    /// The files to move, then the new name, or the directory for them; all as IMAGE:PATH.
     #[arg(required = true, num_args = 2.., value_names = ["SRC", "DEST"])]
     pub places: Vec<InVolume>,
     #[command(flatten)]
@@ -128,19 +129,19 @@ pub struct Mv {
 /// Give a file of an image another name, or make a symbolic link.
 #[derive(Debug, Args)]
 pub struct Ln {
-    /// Make a symbolic link; TARGET is its text then.
+    /// Make a symbolic link, whose text is TARGET.
     #[arg(short, long)]
     pub symbolic: bool,
-    /// Replace a file that is there.
+    /// Replace an existing file.
     #[arg(short, long)]
     pub force: bool,
     /// Owner and group of a symbolic link, by their numbers [default: the user].
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner, requires = "symbolic")]
     pub owner: Option<(u32, u32)>,
-    /// The file, as IMAGE:PATH; or the text of a symbolic link.
+    /// The file, as IMAGE:PATH; with -s the text of the symbolic link.
     #[arg(value_name = "TARGET")]
     pub target: InVolume,
-    /// The new name, or the directory that gets it.
+    /// The new name, or the directory for it.
     #[arg(value_name = "IMAGE:PATH")]
     pub place: InVolume,
     #[command(flatten)]
@@ -156,15 +157,16 @@ pub struct Mknod {
     /// Owner and group, by their numbers [default: the user].
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
     pub owner: Option<(u32, u32)>,
-    /// What is to be made.
+    /// The node to make.
     #[arg(value_name = "IMAGE:PATH")]
     pub place: InVolume,
-    /// b: a block device, c: a character device, p: a FIFO.
+    /// The type: b for a block device, c for a character device, p for a FIFO.
     #[arg(value_name = "TYPE", value_parser = ["b", "c", "p"])]
     pub kind: String,
-    /// The numbers of a device.
+    /// The major number of a device.
     #[arg(value_name = "MAJOR", value_parser = clap::value_parser!(u64).range(..4096))]
     pub major: Option<u64>,
+    /// The minor number of a device.
     #[arg(value_name = "MINOR", value_parser = clap::value_parser!(u64).range(..1 << 20), requires = "major")]
     pub minor: Option<u64>,
     #[command(flatten)]
@@ -174,13 +176,13 @@ pub struct Mknod {
 /// Change permissions of files of an image.
 #[derive(Debug, Args)]
 pub struct Chmod {
-    /// Change what is in directories, too.
+    /// Change directories with everything in them.
     #[arg(short = 'R', long)]
     pub recursive: bool,
-    /// Permissions: octal, or symbolic such as u+s,go=rx.
+    /// The new permissions: octal, or symbolic such as u+s,go=rx.
     #[arg(value_name = "MODE", allow_hyphen_values = true)]
     pub mode: ModeChange,
-    /// The files.
+    /// The files to change.
     #[arg(required = true, value_name = "IMAGE:PATH")]
     pub places: Vec<InVolume>,
     #[command(flatten)]
@@ -190,16 +192,17 @@ pub struct Chmod {
 /// Change owner and group of files of an image. Set-id bits and capabilities stay.
 #[derive(Debug, Args)]
 pub struct Chown {
-    /// Change what is in directories, too; links in them are not followed.
+    /// Change directories with everything in them; no symbolic link is followed.
     #[arg(short = 'R', long)]
     pub recursive: bool,
-    /// Change a symbolic link itself.
+    /// Change a symbolic link itself instead of its target.
     #[arg(long)]
     pub no_dereference: bool,
-    /// Numbers, since names mean other users in an image: UID:GID, UID or :GID.
+    /// The new owner and group, as UID:GID, UID or :GID. These are numbers, since a name may mean
+    /// another user in an image.
     #[arg(value_name = "OWNER", value_parser = parse_owners)]
     pub owner: Owners,
-    /// The files.
+    /// The files to change.
     #[arg(required = true, value_name = "IMAGE:PATH")]
     pub places: Vec<InVolume>,
     #[command(flatten)]
@@ -212,45 +215,45 @@ pub struct Setfattr {
     /// The attribute to set, such as user.note or security.selinux.
     #[arg(short, long, value_name = "NAME", required_unless_present = "remove", conflicts_with = "remove")]
     pub name: Option<OsString>,
-    /// Its value: text, or 0x and hexadecimal digits. Without it: empty.
+    /// The value: text, or 0x and hexadecimal digits [default: empty].
     #[arg(short, long, value_name = "VALUE", requires = "name")]
     pub value: Option<OsString>,
     /// The attribute to remove.
     #[arg(short = 'x', long, value_name = "NAME")]
     pub remove: Option<OsString>,
-    /// Change a symbolic link itself.
+    /// Change a symbolic link itself instead of its target.
     #[arg(long)]
     pub no_dereference: bool,
-    /// The files.
+    /// The files to change.
     #[arg(required = true, value_name = "IMAGE:PATH")]
     pub places: Vec<InVolume>,
     #[command(flatten)]
     pub window: Window,
 }
 
-/// Set the size of files of an image. They are made if there are none.
+/// Set the size of files of an image. Files that do not exist are made.
 #[derive(Debug, Args)]
 pub struct Truncate {
-    /// Bytes; what is added is a hole.
+    /// The new size, in bytes; bytes that are added are a hole.
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size)]
     pub size: u64,
-    /// The files.
+    /// The files to change.
     #[arg(required = true, value_name = "IMAGE:PATH")]
     pub places: Vec<InVolume>,
     #[command(flatten)]
     pub window: Window,
 }
 
-/// Make the standard input the content of a file of an image.
+/// Write the standard input to a file of an image, as its new content.
 #[derive(Debug, Args)]
 pub struct Put {
-    /// Permissions, as of chmod [default: 0644 of a new file].
+    /// Permissions, as of chmod [default: 0644 for a new file].
     #[arg(short, long, value_name = "MODE")]
     pub mode: Option<ModeChange>,
     /// Owner and group of a new file, by their numbers [default: the user].
     #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
     pub owner: Option<(u32, u32)>,
-    /// The file.
+    /// The file, which is made if it does not exist.
     #[arg(value_name = "IMAGE:PATH")]
     pub place: InVolume,
     #[command(flatten)]
@@ -271,16 +274,17 @@ pub fn parse_memory(text: &str) -> Result<usize, String> {
 /// How an edit is made.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct How {
-    /// Commit each time that so much has been written, instead of once in the end.
+    /// Commit each time that this many bytes have been written, instead of once at the end.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub commit_every: Option<u64>,
-    /// Memory for caches and what is not written yet [default: 64M].
+    /// Bytes of memory for caches and for changes that are not written yet, at least 16M [default:
+    /// 64M].
     #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
     pub memory: Option<usize>,
-    /// Compress what is written: zlib, lzo or zstd, with or without :LEVEL, or no.
+    /// Compress data that is written: zlib, lzo or zstd, with or without :LEVEL, or no.
     #[arg(long, value_name = "ALGORITHM", value_parser = parse_compression)]
     pub compress: Option<Compression>,
-    /// Print what was done, for programs.
+    /// Print JSON, for programs: what was done.
     #[arg(long)]
     pub json: bool,
 }
@@ -297,13 +301,13 @@ impl How {
     }
 }
 
-/// Do several edits of an image, in one commit by default: all of them, or none.
+/// Run the edits of a script on an image, in one commit by default: all of them or none.
 #[derive(Debug, Args)]
 pub struct Apply {
     /// The image.
     #[arg(value_name = "IMAGE")]
     pub image: PathBuf,
-    /// A file with a command in each line, such as `mkdir -p :/etc/conf.d`; `-` is the standard
+    /// A file with one command on each line, such as `mkdir -p :/etc/conf.d`; `-` is the standard
     /// input.
     #[arg(value_name = "SCRIPT")]
     pub script: PathBuf,
@@ -316,18 +320,19 @@ pub struct Apply {
 /// Write files of an image to the standard output as a tar archive in the pax format.
 #[derive(Debug, Args)]
 pub struct Export {
-    /// The directory whose content it has, with the path from the top level [default: that].
+    /// The directory whose content is written, or a file, with PATH from the top level [default:
+    /// the top level].
     #[arg(value_name = "IMAGE[:PATH]")]
     pub place: InVolume,
-    /// What is written: an archive, or the text of composefs-dump(5), whose files of more than 64
-    /// bytes have no content.
+    /// The format: a tar archive, or the text of composefs-dump(5), which has no content of files
+    /// of more than 64 bytes.
     #[arg(long, value_name = "FORMAT", value_enum, default_value = "tar")]
     pub format: Format,
-    /// In the text of composefs-dump(5), files that have no content in it get the digest of
-    /// fs-verity.
+    /// In the text of composefs-dump(5), give files whose content it does not have their fs-verity
+    /// digest.
     #[arg(long)]
     pub digests: bool,
-    /// Print what was done, for programs: on the standard error stream.
+    /// Print JSON on the standard error stream, for programs: what was done.
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -337,23 +342,23 @@ pub struct Export {
 /// Read tar archives into a directory of an image, in one commit by default.
 #[derive(Debug, Args)]
 pub struct Import {
-    /// The archives are layers of an OCI image, the lowest first: names that begin with .wh. remove
-    /// what layers below have.
+    /// Read the archives as layers of an OCI image, the lowest first: an entry .wh.NAME removes
+    /// NAME of the layers below.
     #[arg(long)]
     pub oci_layer: bool,
-    /// Of an OCI image that there is for several platforms, take that for OS/ARCHITECTURE [default:
-    /// the one that this program runs on].
+    /// If an OCI layout has images for several platforms, take the image for OS/ARCHITECTURE
+    /// [default: the platform of this program].
     #[arg(long, value_name = "OS/ARCHITECTURE")]
     pub platform: Option<Platform>,
-    /// Data that a file read before has, too, is stored once: equal blocks share extents.
+    /// Store data that several of the files have only once: equal blocks share extents.
     #[arg(long)]
     pub dedupe: bool,
     #[command(flatten)]
     pub how: How,
-    /// The directory, which is made if there is none [default: the top level].
+    /// The directory, which is made if it does not exist [default: the top level].
     #[arg(value_name = "IMAGE[:PATH]")]
     pub place: OsString,
-    /// The archives, or images in OCI layouts: oci:DIR, oci-archive:FILE, with or without :NAME
+    /// The archives, or images in OCI layouts: oci:DIR or oci-archive:FILE, with or without :NAME
     /// [default: the standard input].
     #[arg(value_name = "ARCHIVE|oci:DIR")]
     pub archives: Vec<PathBuf>,

@@ -12,7 +12,7 @@ use super::in_volume::FileInVolume;
 use super::subvolume::InImage;
 use crate::size::{Unit, parse_size};
 
-/// Work on the files of a volume, or look at its space, on a mount or in an image.
+/// Defragment files, show the use of space, or resize devices, on a mount or in an image.
 #[derive(Debug, Args)]
 pub struct FilesystemArguments {
     #[command(subcommand)]
@@ -24,27 +24,29 @@ pub enum FilesystemCommand {
     #[command(visible_alias = "defrag")]
     Defragment(Defragment),
     Du(Du),
-    /// Show how block groups are used, as of the last commit.
+    /// Show the size and the use of block groups, as of the last commit.
     Df(VolumePlace),
-    /// Show how block groups and devices are used, as of the last commit.
+    /// Show the size and the use of block groups and devices, as of the last commit.
     Usage(VolumePlace),
     Resize(Resize),
 }
 
-/// Give a device of a volume another size.
+/// Change the size of a device of a volume.
 ///
-/// What is behind its new end is moved before. A file that holds a device of a volume that is not
-/// mounted gets the size, too; a device elsewhere must have it before the volume gets larger.
+/// Data behind the new end is first moved elsewhere. A file that holds a device of a volume that is
+/// not mounted gets the new size, too. Any other device must have the new size before the volume
+/// gets larger.
 #[derive(Debug, Args)]
 pub struct Resize {
-    /// Move at most this many bytes in a second.
+    /// Move at most this many bytes per second.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub limit: Option<u64>,
-    /// For programs.
+    /// Print JSON, for programs.
     #[arg(long)]
     pub json: bool,
-    /// The size, +SIZE or -SIZE, or max: all that there is; of the device with this number, or of
-    /// the first one. cancel: end what another process has begun on a mount.
+    /// The new size: SIZE, +SIZE or -SIZE relative to the present size, or max, the size of the
+    /// whole device. DEVID is the number of the device [default: 1]. cancel instead of a size ends
+    /// the resize that another process has begun on a mount.
     #[arg(value_name = "[DEVID:]SIZE", allow_hyphen_values = true)]
     pub size: String,
     /// A directory of the mounted volume, or a device of one that is not mounted.
@@ -54,19 +56,20 @@ pub struct Resize {
     pub image: InImage,
 }
 
-/// Rewrite fragmented files in fewer pieces, or compress them.
+/// Rewrite fragmented files in fewer extents, or compress them.
 ///
-/// Content and times stay. Extents that are shared with other files or snapshots stay as they are,
-/// unless --unshare says otherwise. A PLACE is a path on a mounted volume, or IMAGE:PATH for a
+/// Content and times stay the same. Extents that are shared with other files or snapshots are not
+/// rewritten, unless --unshare is given. A PLACE is a path on a mounted volume, or IMAGE:PATH for a
 /// volume that is not mounted.
 #[derive(Debug, Args)]
 #[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
 pub struct Defragment {
-    /// All files in directories, but for other subvolumes and mounts.
+    /// Defragment all files in directories, except those of other subvolumes and mounts.
     #[arg(short, long)]
     pub recursive: bool,
-    /// Compress the files: zlib (if it is left out), lzo or zstd. What is compressed so already is
-    /// left alone, unless --level is given.
+    /// Compress the files: zlib (if no algorithm is named), lzo or zstd. Data that is already
+    /// compressed by this algorithm is not compressed again, unless it is fragmented or --level is
+    /// given.
     #[arg(
         short,
         long,
@@ -77,25 +80,25 @@ pub struct Defragment {
         value_parser = parse_algorithm
     )]
     pub compress: Option<Compression>,
-    /// How hard to compress: 1 to 9 for zlib, -15 to 15 for zstd.
+    /// The level of compression: 1 to 9 for zlib, -15 to 15 for zstd.
     #[arg(short = 'L', long, value_name = "LEVEL", requires = "compress", allow_hyphen_values = true)]
     pub level: Option<i8>,
     /// Rewrite compressed files without compression.
     #[arg(long, conflicts_with = "compress")]
     pub nocomp: bool,
-    /// Rewrite shared extents, too: each file has its own copy then, which takes more space.
+    /// Rewrite shared extents, too. Each file then has its own copy, which takes more space.
     #[arg(long)]
     pub unshare: bool,
-    /// Leave alone what lies in one place with at least this many bytes.
+    /// Do not rewrite contiguous parts of at least this many bytes.
     #[arg(short = 't', long, value_name = "SIZE", value_parser = parse_size, default_value = "32M")]
     pub threshold: u64,
-    /// Begin here in each file.
+    /// Begin at this offset in each file, in bytes [default: 0].
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = "0", hide_default_value = true)]
     pub start: u64,
-    /// So much of each file [default: all of it].
+    /// Defragment this many bytes of each file [default: up to its end].
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size)]
     pub length: Option<u64>,
-    /// Return when each file is durable.
+    /// Make each file durable before the next one is defragmented.
     #[arg(short, long)]
     pub flush: bool,
     /// Show the names of the files.
@@ -110,15 +113,15 @@ pub struct Defragment {
 
 /// Show how much space files use, and how much of it they share.
 ///
-/// For each file and directory: bytes in extents, how many of them nobody else has, and for each
-/// PLACE how much space those take that are shared, with each other or with files elsewhere. Files
-/// that are small enough to be in the metadata count nothing.
+/// For each file and directory: the bytes in extents, and how many of them nothing else refers to.
+/// For each PLACE: the space of the extents that are shared, with each other or with files
+/// elsewhere. Files within metadata count nothing.
 #[derive(Debug, Args)]
 pub struct Du {
-    /// Show only a sum for each PLACE.
+    /// Show only the sum for each PLACE.
     #[arg(short, long)]
     pub summarize: bool,
-    /// For programs.
+    /// Print JSON, for programs.
     #[arg(long, conflicts_with_all = ["raw", "human_readable", "si", "kbytes", "mbytes", "gbytes", "tbytes"])]
     pub json: bool,
     #[command(flatten)]
@@ -135,25 +138,25 @@ pub struct Du {
 #[derive(Debug, Args)]
 #[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
 pub struct Units {
-    /// Sizes are numbers of bytes.
+    /// Show sizes in bytes.
     #[arg(long, conflicts_with_all = ["human_readable", "si", "kbytes", "mbytes", "gbytes", "tbytes"])]
     pub raw: bool,
-    /// Sizes have the unit that fits [default].
+    /// Show each size in the unit that fits [default].
     #[arg(long, alias = "iec")]
     pub human_readable: bool,
-    /// Units are powers of 1000 instead of 1024.
+    /// Use units of powers of 1000 instead of 1024.
     #[arg(long, conflicts_with = "human_readable")]
     pub si: bool,
-    /// Sizes are in KiB, or in kB with --si.
+    /// Show sizes in KiB, or in kB with --si.
     #[arg(long, conflicts_with_all = ["human_readable", "mbytes", "gbytes", "tbytes"])]
     pub kbytes: bool,
-    /// In MiB or MB.
+    /// Show sizes in MiB, or in MB with --si.
     #[arg(long, conflicts_with_all = ["human_readable", "gbytes", "tbytes"])]
     pub mbytes: bool,
-    /// In GiB or GB.
+    /// Show sizes in GiB, or in GB with --si.
     #[arg(long, conflicts_with_all = ["human_readable", "tbytes"])]
     pub gbytes: bool,
-    /// In TiB or TB.
+    /// Show sizes in TiB, or in TB with --si.
     #[arg(long, conflicts_with = "human_readable")]
     pub tbytes: bool,
 }

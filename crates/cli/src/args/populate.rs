@@ -14,49 +14,52 @@ use crate::failure::{Failure, Result};
 #[derive(Debug, Args)]
 #[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
 pub struct Populate {
-    /// Fill the volume with what is in a directory, a tar archive (- is one on the standard input),
-    /// or an image in an OCI layout: oci:DIR, oci-archive:FILE, with or without :NAME.
+    /// Fill the volume with the content of a directory, of a tar archive (- is the standard input),
+    /// or of an image in an OCI layout: oci:DIR or oci-archive:FILE, with or without :NAME.
     #[arg(short, long, value_name = "DIR|TAR|oci:DIR")]
     pub rootdir: Option<PathBuf>,
-    /// Of an OCI image that there is for several platforms, take that for OS/ARCHITECTURE [default:
-    /// the one that this program runs on].
+    /// If an OCI layout has images for several platforms, take the image for OS/ARCHITECTURE
+    /// [default: the platform of this program].
     #[arg(long, value_name = "OS/ARCHITECTURE", requires = "rootdir")]
     pub platform: Option<Platform>,
-    /// Make a directory of it a subvolume: ro: one that can't be changed, default: the one that is
-    /// mounted, default-ro: both.
+    /// Make the directory at PATH a subvolume. KIND is rw (by default), ro for a read-only
+    /// subvolume, default for the default subvolume, or default-ro for both.
     #[arg(short = 'u', long, value_name = "[KIND:]PATH", value_parser = parse_subvolume, requires = "rootdir")]
     pub subvol: Vec<AsGiven<NewSubvolume>>,
-    /// Give what is at a path of it, and below, flags: nodatacow, nodatasum, or both with a comma.
+    /// Set flags of the file or directory at PATH and of everything below it: nodatacow, nodatasum,
+    /// or both with a comma.
     #[arg(long, value_name = "FLAGS:PATH", value_parser = parse_flags, requires = "rootdir")]
     pub inode_flags: Vec<AsGiven<(PathBuf, u64)>>,
-    /// Compress what the volume is filled with: zlib, lzo or zstd, with or without :LEVEL, or no.
+    /// Compress the files: zlib, lzo or zstd, with or without :LEVEL, or no [default: no].
     #[arg(long, value_name = "ALGORITHM", value_parser = parse_compression, requires = "rootdir")]
     pub compress: Option<Compression>,
-    /// Share the data of the directory's files with the image, instead of copying it. Refused:
-    /// ubtrfs only copies.
+    /// Refused: share the data of the directory's files with the image. ubtrfs copies the data.
     #[arg(long, requires = "rootdir")]
     pub reflink: bool,
-    /// Data that several files have is stored once: equal blocks share extents.
+    /// Store data that several files have only once: equal blocks share extents.
     #[arg(long, requires = "rootdir")]
     pub dedupe: bool,
-    /// All files belong to root.
+    /// Make all files belong to the user root and the group root.
     #[arg(long, requires = "rootdir", conflicts_with = "owner_map")]
     pub all_root: bool,
-    /// COUNT users and groups (u: only users, g: only groups) from the number FROM on become those
-    /// from TO on; of several the first one that has a number counts, and others stay.
+    /// Change the ids of COUNT users and groups (u: only users, g: only groups) from FROM on to
+    /// those from TO on; COUNT is 1 by default. If several maps contain an id, the first one
+    /// counts; ids in no map stay.
     #[arg(long, value_name = "[u:|g:]FROM:TO[:COUNT]", value_parser = parse_owner_map, requires = "rootdir")]
     pub owner_map: Vec<OwnerMap>,
-    /// Leave out what a shell pattern matches, and all below it: with a slash, paths from the top;
-    /// else names anywhere.
+    /// Leave out what a shell pattern matches, with everything below it. A pattern with a slash
+    /// matches paths from the top, a pattern without a slash matches names anywhere.
     #[arg(long, value_name = "PATTERN", requires = "rootdir")]
     pub exclude: Vec<String>,
-    /// Take directories that other file systems are mounted on as empty ones.
+    /// Treat directories on which other file systems are mounted as empty.
     #[arg(short = 'x', long, requires = "rootdir")]
     pub one_file_system: bool,
-    /// End the volume, and the image file, where its last chunk ends; --size is the most then.
+    /// End the volume, and the image file, where its last chunk ends; --size is then the largest
+    /// size.
     #[arg(long, requires = "rootdir")]
     pub shrink: bool,
-    /// Memory for caches and what is not written yet, while it is filled [default: 64M].
+    /// Bytes of memory for caches and for changes that are not written yet while the volume is
+    /// filled, at least 16M [default: 64M].
     #[arg(long, value_name = "SIZE", value_parser = parse_memory, requires = "rootdir")]
     pub memory: Option<usize>,
 }

@@ -52,59 +52,60 @@ pub struct ZeroLog {
 #[derive(Clone, Debug, Args)]
 #[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
 pub struct Restore {
-    /// Only say what would be copied. DIR may be left out.
+    /// Only show what would be copied. DIR may be left out.
     #[arg(short = 'n', long)]
     pub dry_run: bool,
     /// Only list the commits that superblocks and their backup roots refer to. DIR may be left out.
     #[arg(short, long)]
     pub list_commits: bool,
-    /// The commit to copy, by its number; `ubtrfs history` lists them [default: the newest that can
-    /// be opened].
+    /// The commit to copy, by its number; `ubtrfs history` lists the commits [default: the newest
+    /// one that can be opened].
     #[arg(long, visible_alias = "generation", value_name = "NUMBER")]
     pub commit: Option<u64>,
-    /// Copy files of all older commits that were removed or changed since, into a directory for
-    /// each commit; with --commit those of that one only.
+    /// Copy files of older commits that were removed or changed since, into a directory for each
+    /// commit; with --commit only files of that commit.
     #[arg(long, conflicts_with_all = ["list_commits", "snapshots"])]
     pub undelete: bool,
-    /// Copy this directory or file only.
+    /// Copy only this directory or file.
     #[arg(long, value_name = "PATH")]
     pub path: Option<OsString>,
-    /// The subvolume that is copied, by its path [default: the default subvolume].
+    /// The subvolume to copy, by its path [default: the default subvolume].
     #[arg(long, value_name = "PATH", conflicts_with = "subvolid")]
     pub subvol: Option<String>,
-    /// The subvolume that is copied, by its number.
+    /// The subvolume to copy, by its number.
     #[arg(long, value_name = "ID")]
     pub subvolid: Option<u64>,
     /// Copy snapshots as well, each in full.
     #[arg(long)]
     pub snapshots: bool,
-    /// Copy data though its checksum says that it is damaged.
+    /// Copy data even if its checksum is wrong.
     #[arg(long)]
     pub ignore_checksums: bool,
-    /// Copy the volume's last commit, without its log.
+    /// Ignore the log of the volume: copy the last commit.
     #[arg(long)]
     pub nologreplay: bool,
     /// List everything that is copied.
     #[arg(short, long)]
     pub verbose: bool,
-    /// For programs: what was copied, and what was lost.
+    /// Print JSON, for programs: what was copied and what was lost.
     #[arg(long, conflicts_with_all = ["verbose", "undelete", "list_commits"])]
     pub json: bool,
-    /// All devices of the volume, then the directory, which is made or must be empty. IMAGE:PATH
-    /// instead of a device is --path, too.
+    /// All devices of the volume, then the directory to copy to, which is made or must be empty.
+    /// IMAGE:PATH in place of the device is the same as IMAGE with --path PATH.
     #[arg(required = true, num_args = 1.., value_names = ["DEVICE", "DIR"])]
     pub places: Vec<PathBuf>,
     #[command(flatten)]
     pub window: Window,
 }
 
-/// Show the commits of a volume that can still be read, or what a file was at each of them. Nothing
-/// is written to the volume.
+/// Show the commits of a volume that can still be read, or size, time and inode of a file in each
+/// of them. Nothing is written to the volume.
 ///
-/// A commit leaves the blocks of older ones until their space is used again.
+/// A commit does not overwrite the blocks of the commit before it, so they can be read until their
+/// space is reused.
 #[derive(Debug, Args)]
 pub struct History {
-    /// For programs.
+    /// Print JSON, for programs.
     #[arg(long)]
     pub json: bool,
     /// The subvolume that PATH begins in, by its path [default: the default subvolume].
@@ -113,13 +114,13 @@ pub struct History {
     /// The subvolume that PATH begins in, by its number.
     #[arg(long, value_name = "ID")]
     pub subvolid: Option<u64>,
-    /// More devices of the volume.
+    /// Another device of the volume; may be given several times.
     #[arg(long = "device", value_name = "DEVICE")]
     pub devices: Vec<PathBuf>,
-    /// The device or image; with the file as IMAGE:PATH.
+    /// The device or image, or the file in it as IMAGE:PATH.
     #[arg(value_name = "IMAGE[:PATH]")]
     pub image: PathBuf,
-    /// The file.
+    /// The file, by its path in the volume.
     #[arg(value_name = "PATH")]
     pub path: Option<OsString>,
     #[command(flatten)]

@@ -7,8 +7,8 @@ use clap::{Args, Subcommand};
 use super::Window;
 use crate::size::parse_size;
 
-/// Compare all copies of all that is allocated with their checksums, and rewrite those that are
-/// wrong.
+/// Compare all copies of everything that is allocated with their checksums, and rewrite wrong
+/// copies.
 #[derive(Debug, Args)]
 pub struct ScrubArguments {
     #[command(subcommand)]
@@ -18,28 +18,29 @@ pub struct ScrubArguments {
 #[derive(Debug, Subcommand)]
 pub enum ScrubCommand {
     Start(ScrubStart),
-    /// Go on where the last scrub of the mount was cancelled.
+    /// Continue from where the last scrub of the mount was cancelled.
     Resume(ScrubStart),
     Status(ScrubStatus),
+    /// End the scrub of a mounted volume.
     Cancel(ScrubOn),
 }
 
-/// Scrub a mounted volume, or one that is not mounted by naming its devices.
+/// Scrub a volume, mounted or not, and return when that is done.
 ///
-/// Exit status: 0 if all copies are right or could be rewritten, 3 if some could not, 4 if a device
-/// is missing.
+/// Exit status: 0 all copies are right or could be rewritten, 3 some copies are wrong and could not
+/// be rewritten, 4 a device is missing.
 #[derive(Debug, Args)]
 pub struct ScrubStart {
-    /// Rewrite nothing.
+    /// Only read: do not rewrite wrong copies.
     #[arg(short = 'r', long)]
     pub readonly: bool,
-    /// Read at most this many bytes in a second from each device.
+    /// Read at most this many bytes per second from each device.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub limit: Option<u64>,
-    /// For programs.
+    /// Print JSON, for programs.
     #[arg(long)]
     pub json: bool,
-    /// Stay in the foreground, as it always does.
+    /// Accepted: the command always stays in the foreground.
     #[arg(short = 'B', hide = true)]
     pub foreground: bool,
     #[command(flatten)]
@@ -49,12 +50,12 @@ pub struct ScrubStart {
     pub places: Vec<PathBuf>,
 }
 
-/// A mounted volume whose scrub is to be shown.
+/// Show the progress of a scrub, or the result of the last one.
 #[derive(Debug, Args)]
 pub struct ScrubStatus {
     #[command(flatten)]
     pub on: ScrubOn,
-    /// For programs.
+    /// Print JSON, for programs.
     #[arg(long)]
     pub json: bool,
 }

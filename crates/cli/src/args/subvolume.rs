@@ -35,7 +35,7 @@ pub enum SubvolumeCommand {
 /// The image of a place.
 #[derive(Clone, Debug, Default, Args)]
 pub struct InImage {
-    /// More devices of a volume that is not mounted.
+    /// Another device of a volume that is not mounted; may be given several times.
     #[arg(long = "device", value_name = "DEVICE")]
     pub devices: Vec<PathBuf>,
     #[command(flatten)]
@@ -45,10 +45,10 @@ pub struct InImage {
 /// Make empty subvolumes.
 #[derive(Debug, Args)]
 pub struct Create {
-    /// Make directories above it, too, where there are none.
+    /// Make missing directories above, too.
     #[arg(short, long)]
     pub parents: bool,
-    /// What is to be made.
+    /// The subvolumes to make.
     #[arg(required = true, value_name = "PLACE")]
     pub places: Vec<InVolume>,
     #[command(flatten)]
@@ -58,32 +58,32 @@ pub struct Create {
 /// Make a snapshot of a subvolume.
 #[derive(Debug, Args)]
 pub struct Snapshot {
-    /// Nothing can be changed in it.
+    /// Make the snapshot read-only.
     #[arg(short, long)]
     pub read_only: bool,
     /// The subvolume.
     #[arg(value_name = "SOURCE")]
     pub source: InVolume,
-    /// What is to be made, or the directory in which it gets the name of the source.
+    /// The snapshot to make, or a directory in which it is made with the name of the source.
     #[arg(value_name = "DEST")]
     pub dest: InVolume,
     #[command(flatten)]
     pub image: InImage,
 }
 
-/// Delete subvolumes with all that is in them. Their space comes back in the background.
+/// Delete subvolumes with everything in them. Their space becomes free in the background.
 #[derive(Debug, Args)]
 pub struct Delete {
-    /// Return when the deletions are durable.
+    /// Return when all deletions are durable.
     #[arg(short = 'c', long)]
     pub commit_after: bool,
     /// Make each deletion durable before the next.
     #[arg(short = 'C', long, conflicts_with = "commit_after")]
     pub commit_each: bool,
-    /// Delete the subvolume with this number of the volume at PLACE.
+    /// Delete the subvolume with this number, of the volume at PLACE.
     #[arg(short = 'i', long, value_name = "ID")]
     pub subvolid: Option<u64>,
-    /// The subvolumes.
+    /// The subvolumes to delete.
     #[arg(required = true, value_name = "PLACE")]
     pub places: Vec<InVolume>,
     #[command(flatten)]
@@ -92,14 +92,15 @@ pub struct Delete {
 
 /// Put a snapshot of SOURCE in place of the subvolume TARGET, in one step.
 ///
-/// The name shows the old content or the new one at any time, and after any crash; when the command
-/// returns, the new one is durable. Programs that have files of the old one open go on with it.
+/// At any time and after any crash, the name shows the old content or the new content; when the
+/// command returns, the new content is durable. Programs can continue to use open files of the old
+/// subvolume.
 #[derive(Debug, Args)]
 pub struct Reset {
-    /// The subvolume whose content is given up.
+    /// The subvolume to replace, whose content is discarded.
     #[arg(value_name = "TARGET")]
     pub target: InVolume,
-    /// The subvolume or snapshot whose content it gets.
+    /// The subvolume or snapshot with the new content.
     #[arg(value_name = "SOURCE")]
     pub source: InVolume,
     #[command(flatten)]
@@ -110,10 +111,10 @@ pub struct Reset {
 #[derive(Debug, Args)]
 #[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
 pub struct List {
-    /// For programs.
+    /// Print JSON, for programs.
     #[arg(long)]
     pub json: bool,
-    /// Only those directly in the subvolume of PLACE.
+    /// List only subvolumes directly in the subvolume of PLACE.
     #[arg(short = 'o')]
     pub below: bool,
     /// Show the subvolume that each is in.
@@ -122,37 +123,37 @@ pub struct List {
     /// Show the generation in which each was made.
     #[arg(short = 'c')]
     pub creation: bool,
-    /// Show the generation (it is always shown).
+    /// Show the generation, which is always shown.
     #[arg(short = 'g')]
     pub generation: bool,
-    /// Show ids.
+    /// Show UUIDs.
     #[arg(short = 'u')]
     pub uuid: bool,
-    /// Show the ids of the subvolumes that they are snapshots of.
+    /// Show the UUID of the subvolume that each is a snapshot of.
     #[arg(short = 'q')]
     pub parent_uuid: bool,
-    /// Show the ids of the subvolumes that they were received from.
+    /// Show the UUID of the subvolume that each was received from.
     #[arg(short = 'R')]
     pub received_uuid: bool,
-    /// Only snapshots, with the times at which they were made.
+    /// List only snapshots, with the times at which they were made.
     #[arg(short = 's')]
     pub snapshots: bool,
-    /// Only those that are read-only.
+    /// List only read-only subvolumes.
     #[arg(short = 'r')]
     pub read_only: bool,
-    /// Only those that were deleted and still take space.
+    /// List only deleted subvolumes that still take space.
     #[arg(short = 'd')]
     pub deleted: bool,
-    /// As a table.
+    /// Print a table.
     #[arg(short = 't')]
     pub table: bool,
-    /// Only those whose generation is at least (+), at most (-) or exactly VALUE.
+    /// List only subvolumes whose generation is at least (+), at most (-) or exactly VALUE.
     #[arg(short = 'G', value_name = "[+|-]VALUE", allow_hyphen_values = true)]
     pub with_generation: Option<Bound>,
-    /// The same of the generation in which they were made.
+    /// The same for the generation in which they were made.
     #[arg(short = 'C', value_name = "[+|-]VALUE", allow_hyphen_values = true)]
     pub with_creation: Option<Bound>,
-    /// Sort by these of rootid, gen, ogen, path; - before one: descending.
+    /// Sort by these keys: rootid, gen, ogen, path. A - before a key sorts in descending order.
     #[arg(long, value_name = "KEY,…", value_delimiter = ',', allow_hyphen_values = true)]
     pub sort: Vec<SortKey>,
     /// Any place on the volume, or its image.
@@ -224,16 +225,16 @@ impl std::str::FromStr for SortKey {
     }
 }
 
-/// Show what is known of a subvolume.
+/// Show the details of a subvolume.
 #[derive(Debug, Args)]
 pub struct Show {
-    /// For programs.
+    /// Print JSON, for programs.
     #[arg(long)]
     pub json: bool,
-    /// The subvolume with this number of the volume at PLACE.
+    /// Show the subvolume with this number, of the volume at PLACE.
     #[arg(short = 'r', long, value_name = "ID", conflicts_with = "uuid")]
     pub rootid: Option<u64>,
-    /// The subvolume with this id of the volume at PLACE.
+    /// Show the subvolume with this UUID, of the volume at PLACE.
     #[arg(short = 'u', long, value_name = "UUID")]
     pub uuid: Option<String>,
     /// The subvolume.
@@ -243,10 +244,10 @@ pub struct Show {
     pub image: InImage,
 }
 
-/// Show the subvolume that is mounted if none is asked for.
+/// Show the default subvolume, which is mounted if no other one is requested.
 #[derive(Debug, Args)]
 pub struct GetDefault {
-    /// For programs: as list shows it.
+    /// Print JSON, for programs: as by list.
     #[arg(long)]
     pub json: bool,
     /// Any place on the volume, or its image.
@@ -256,7 +257,7 @@ pub struct GetDefault {
     pub image: InImage,
 }
 
-/// Choose the subvolume that is mounted if none is asked for.
+/// Set the default subvolume, which is mounted if no other one is requested.
 #[derive(Debug, Args)]
 pub struct SetDefault {
     /// The subvolume; or its number, followed by any place on the volume.
@@ -266,25 +267,26 @@ pub struct SetDefault {
     pub image: InImage,
 }
 
-/// List the extents of files that were written since a commit, as far as they are still there.
+/// List the extents of files that a commit or later ones wrote, as far as they still exist.
 ///
-/// The last line shows the number to begin with the next time.
+/// The last line has the number of the subvolume's last commit. The next time, begin with the
+/// number after it.
 #[derive(Debug, Args)]
 pub struct FindNew {
     /// The subvolume.
     #[arg(value_name = "PLACE")]
     pub place: InVolume,
-    /// The first commit that counts.
+    /// The number of the first commit whose extents are listed.
     #[arg(value_name = "GENERATION")]
     pub generation: u64,
     #[command(flatten)]
     pub image: InImage,
 }
 
-/// Wait until the space of deleted subvolumes has come back.
+/// Wait until the space of deleted subvolumes has become free.
 #[derive(Debug, Args)]
 pub struct SyncDeleted {
-    /// Look every so many seconds.
+    /// Check once in this many seconds.
     #[arg(short = 's', value_name = "SECONDS", default_value = "1")]
     pub seconds: u64,
     /// Any place on the volume, or its image.
@@ -320,10 +322,10 @@ pub enum PropertyName {
 /// Show a property.
 #[derive(Debug, Args)]
 pub struct PropertyGet {
-    /// For programs.
+    /// Print JSON, for programs.
     #[arg(long)]
     pub json: bool,
-    /// The kind of object; there are properties of subvolumes only.
+    /// The kind of object; only subvolumes have properties.
     #[arg(short = 't', value_name = "TYPE", value_parser = ["s", "subvol", "subvolume"])]
     pub kind: Option<String>,
     /// The subvolume.
@@ -339,10 +341,10 @@ pub struct PropertyGet {
 /// Change a property.
 #[derive(Debug, Args)]
 pub struct PropertySet {
-    /// Make a received subvolume writable, though it can't be the base of another stream then.
+    /// Make a received subvolume writable. It can't be the base of another stream afterwards.
     #[arg(short)]
     pub force: bool,
-    /// The kind of object; there are properties of subvolumes only.
+    /// The kind of object; only subvolumes have properties.
     #[arg(short = 't', value_name = "TYPE", value_parser = ["s", "subvol", "subvolume"])]
     pub kind: Option<String>,
     /// The subvolume.
@@ -351,7 +353,7 @@ pub struct PropertySet {
     /// The property.
     #[arg(value_name = "NAME")]
     pub name: PropertyName,
-    /// Its value.
+    /// The new value.
     #[arg(value_name = "true|false", action = clap::ArgAction::Set)]
     pub value: bool,
     #[command(flatten)]

@@ -7,13 +7,14 @@ use crate::size::{exact_size, parse_size};
 /// The location of a volume on its device, or in its image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args)]
 pub struct Window {
-    /// The volume is in this partition of each device or image.
+    /// The volume is in the partition with this number of each device or image.
     #[arg(long, value_name = "NUMBER", conflicts_with_all = ["offset", "sizelimit"])]
     pub partition: Option<u32>,
-    /// The volume begins so many bytes into each device or image (a multiple of 4096).
+    /// The volume begins this many bytes into each device or image, a multiple of 4096 [default:
+    /// 0].
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "0", hide_default_value = true)]
     pub offset: u64,
-    /// The volume takes no more than so many bytes of it.
+    /// The volume takes at most this many bytes of each device or image.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub sizelimit: Option<u64>,
     /// It was given as options of a mount.

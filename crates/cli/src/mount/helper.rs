@@ -24,36 +24,36 @@ const NOT_MOUNTED: u8 = 32;
 #[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
 #[command(name = "mount.ubtrfs", version, about = "Mounts a btrfs volume in user space, for mount(8).")]
 struct Arguments {
-    /// Ignore options that are unknown.
+    /// Ignore unknown options.
     #[arg(short)]
     sloppy: bool,
-    /// Only see whether the options make sense.
+    /// Only check whether the options are valid.
     #[arg(short)]
     fake: bool,
-    /// Accepted: there is no mtab to keep.
+    /// Accepted: there is no mtab to update.
     #[arg(short)]
     no_mtab: bool,
-    /// Say what is done.
+    /// Print the device and the directory.
     #[arg(short)]
     verbose: bool,
-    /// Mount read-only, as `-o ro`: mount(8) passes it in the options, people use this.
+    /// Mount read-only, the same as `-o ro`. This is for users; mount(8) passes `-o ro`.
     #[arg(short, overrides_with = "writable")]
     read_only: bool,
-    /// Mount for reading and writing, as `-o rw`.
+    /// Mount for reading and writing, the same as `-o rw`.
     #[arg(short = 'w')]
     writable: bool,
-    /// The mount namespace: not possible.
+    /// Refused: the mount namespace to mount in.
     #[arg(short = 'N', value_name = "NAMESPACE")]
     namespace: Option<OsString>,
     /// Options, separated by commas.
     #[arg(short, value_name = "OPTIONS")]
     options: Vec<String>,
-    /// The type, which is known.
+    /// Ignored: the type of the file system.
     #[arg(short = 't', value_name = "TYPE")]
     kind: Option<String>,
-    /// The device or image.
+    /// The device or image to mount.
     spec: PathBuf,
-    /// The directory.
+    /// The directory to mount on.
     directory: PathBuf,
 }
 
