@@ -68,7 +68,7 @@ pub fn long_help() -> String {
         }
     }
     let taken = TABLE.iter().filter(|row| row.is_ignored).flat_map(MountOption::forms);
-    let _ = write!(help, "\n\nTaken without effect: {}", taken.collect::<Vec<_>>().join(", "));
+    let _ = write!(help, "\n\nAccepted without effect: {}", taken.collect::<Vec<_>>().join(", "));
     help
 }
 

@@ -76,7 +76,7 @@ pub static TABLE: &[MountOption] = &[
         Number("SECONDS", 1, u64::MAX, "the interval must be at least one second", |request, seconds| {
             request.commit = Some(Duration::from_secs(seconds));
         }),
-        "longest time until a change becomes durable by itself",
+        "longest time until a change becomes durable without fsync(2) or sync(2) (default: 5)",
     ),
     row(
         &["timeout"],
@@ -84,7 +84,7 @@ pub static TABLE: &[MountOption] = &[
         Number("SECONDS", 1, MAX_TIMEOUT_SECONDS, "it is a number of seconds, from 1 to 86400", |request, seconds| {
             request.timeout = Some(Duration::from_secs(seconds));
         }),
-        "how long operations wait for the server of an NBD export that is away",
+        "how long operations wait for the server of an NBD export that is away (default: 120)",
     ),
     row(
         &["memory"],
@@ -92,25 +92,20 @@ pub static TABLE: &[MountOption] = &[
         Size(MIN_MEMORY, "at least 16M are needed", |request, bytes| {
             request.memory = Some(usize::try_from(bytes).unwrap_or(usize::MAX));
         }),
-        "memory for caches and for what is not yet committed",
+        "memory for caches and for changes that are not yet committed (default: 256M)",
     ),
     row(
         &["nologreplay", "norecovery"],
         Btrfs,
         Argument::None(|request, on| request.no_log_replay = on),
-        "with ro: show the last commit of a volume with a log",
+        "with ro: ignore the log, and show the last commit",
     ),
-    row(
-        &["degraded"],
-        Btrfs,
-        Argument::None(|request, on| request.degraded = on),
-        "mount without devices that are missing",
-    ),
+    row(&["degraded"], Btrfs, Argument::None(|request, on| request.degraded = on), "mount without missing devices"),
     row(
         &["generation"],
         Ours,
         Number("NUMBER", 0, u64::MAX, "", |request, number| request.generation = Some(number)),
-        "with ro: the volume as of this commit",
+        "with ro: show the volume as of this commit",
     ),
     row(
         &["rescue"],
@@ -126,7 +121,7 @@ pub static TABLE: &[MountOption] = &[
         &["usebackuproot", "recovery"],
         Btrfs,
         Argument::None(|request, on| request.rescue.use_backup_root = on),
-        "as rescue=usebackuproot",
+        "the same as rescue=usebackuproot",
     ),
     row(
         &["partition"],
@@ -134,21 +129,21 @@ pub static TABLE: &[MountOption] = &[
         Number("NUMBER", 1, u32::MAX as u64, "partitions are counted from 1", |request, number| {
             request.partition = u32::try_from(number).ok();
         }),
-        "the volume is in this partition of its device or image",
+        "the volume is in the partition with this number of its device or image",
     )
     .about(Scope::Part),
     row(
         &["offset"],
         Fstab,
         Size(0, "", |request, bytes| request.offset = bytes),
-        "where in its device or image the volume begins",
+        "the volume begins this many bytes into its device or image, a multiple of 4096",
     )
     .about(Scope::Part),
     row(
         &["sizelimit"],
         Fstab,
         Size(0, "", |request, bytes| request.size_limit = Some(bytes).filter(|limit| *limit > 0)),
-        "how many bytes of its device or image the volume has",
+        "the volume takes at most this many bytes of its device or image",
     )
     .about(Scope::Part),
     row(
@@ -165,7 +160,7 @@ pub static TABLE: &[MountOption] = &[
         Number("ID", 0, u32::MAX as u64 - 1, "it is a user's number", |request, id| {
             request.ownership.uid = u32::try_from(id).ok();
         }),
-        "show all files as this user's",
+        "show all files as owned by this user",
     ),
     row(
         &["gid"],
@@ -173,7 +168,7 @@ pub static TABLE: &[MountOption] = &[
         Number("ID", 0, u32::MAX as u64 - 1, "it is a group's number", |request, id| {
             request.ownership.gid = u32::try_from(id).ok();
         }),
-        "show all files as this group's",
+        "show all files as owned by this group",
     ),
     row(
         &["umask"],
@@ -191,7 +186,7 @@ pub static TABLE: &[MountOption] = &[
         &["single_user"],
         Ours,
         Argument::None(|request, on| request.single_user = on),
-        "for the mounting user alone: permissions are not checked",
+        "only the mounting user may use the mount: permissions are not checked",
     ),
     row(
         &["check_open"],
@@ -204,7 +199,7 @@ pub static TABLE: &[MountOption] = &[
             ],
             "it is auto, always or never",
         ),
-        "whether the kernel asks about each open(2) of a file",
+        "whether the kernel asks the server about each open(2) of a file (default: auto)",
     ),
     row(
         &["user_subvol_rm_allowed"],
@@ -224,7 +219,7 @@ pub static TABLE: &[MountOption] = &[
         &["max_inline"],
         Btrfs,
         Size(0, "", |request, bytes| request.max_inline = Some(bytes)),
-        "the largest files that are kept within metadata",
+        "largest size of files that are kept within metadata",
     ),
     row(&["compress"], Btrfs, Argument::Compression(false), "compress data as it is written")
         .or_bare(|request| request.compress(Some(DEFAULT_COMPRESSION)))
@@ -233,7 +228,7 @@ pub static TABLE: &[MountOption] = &[
         &["compress-force"],
         Btrfs,
         Argument::Compression(true),
-        "compress data, and try it with what looks like noise, too",
+        "compress data as it is written, also if it looks like noise",
     )
     .or_bare(|request| request.compress(Some(CompressionMode { force: true, ..DEFAULT_COMPRESSION })))
     .at_remount(Remount::Compression),
@@ -243,7 +238,7 @@ pub static TABLE: &[MountOption] = &[
         Number("N", 1, MAX_THREADS, "from 1 to 1024 threads are possible", |request, threads| {
             request.compression_threads = usize::try_from(threads).ok();
         }),
-        "threads that compress data of one file at a time",
+        "number of threads that compress data of one file at a time (default: that of CPUs)",
     )
     .at_remount(Remount::Threads),
     // As with the kernel, the last one of these and of compression counts.
@@ -286,18 +281,23 @@ pub static TABLE: &[MountOption] = &[
             ],
             "it is discard, discard=sync, discard=async or nodiscard",
         ),
-        "discard what a commit freed some seconds after it",
+        "discard the space that a commit has freed, some seconds after the commit",
     )
     .or_bare(|request| request.discard = true),
-    row(&["nodiscard"], Btrfs, Argument::None(|request, _| request.discard = false), "don't, which is the default")
-        .at_remount(Remount::Unless(&["discard", "discard=async", "discard=sync"])),
+    row(
+        &["nodiscard"],
+        Btrfs,
+        Argument::None(|request, _| request.discard = false),
+        "discard nothing, which is the default",
+    )
+    .at_remount(Remount::Unless(&["discard", "discard=async", "discard=sync"])),
     row(
         &["threads"],
         Ours,
         Number("N", 1, MAX_THREADS, "from 1 to 1024 threads are possible", |request, threads| {
             request.threads = usize::try_from(threads).ok();
         }),
-        "threads that serve",
+        "number of threads that serve requests",
     ),
     row(
         &["transport"],
@@ -310,7 +310,7 @@ pub static TABLE: &[MountOption] = &[
             ],
             "it is auto, ring or dev",
         ),
-        "how the kernel's requests arrive",
+        "how the kernel's requests arrive (default: auto)",
     ),
     row(
         &["noatime"],
@@ -343,16 +343,26 @@ pub static TABLE: &[MountOption] = &[
     )
     .at_remount(Remount::Unless(&["noatime", "strictatime"]))
     .about(Scope::Mount),
-    row(&["nodev"], Vfs, Argument::None(|request, on| request.dev = !on), "no device nodes, which is the default")
-        .at_remount(Remount::Flag(MountFlags::NODEV))
-        .about(Scope::Mount),
+    row(
+        &["nodev"],
+        Vfs,
+        Argument::None(|request, on| request.dev = !on),
+        "device nodes do not work, which is the default",
+    )
+    .at_remount(Remount::Flag(MountFlags::NODEV))
+    .about(Scope::Mount),
     row(&["dev"], Vfs, Argument::None(|request, on| request.dev = on), "device nodes work")
         .for_root()
         .at_remount(Remount::Unset(MountFlags::NODEV))
         .about(Scope::Mount),
-    row(&["nosuid"], Vfs, Argument::None(|request, on| request.suid = !on), "no set-id programs, which is the default")
-        .at_remount(Remount::Flag(MountFlags::NOSUID))
-        .about(Scope::Mount),
+    row(
+        &["nosuid"],
+        Vfs,
+        Argument::None(|request, on| request.suid = !on),
+        "set-id programs do not work, which is the default",
+    )
+    .at_remount(Remount::Flag(MountFlags::NOSUID))
+    .about(Scope::Mount),
     row(&["suid"], Vfs, Argument::None(|request, on| request.suid = on), "set-id programs work")
         .for_root()
         .at_remount(Remount::Unset(MountFlags::NOSUID))
@@ -378,12 +388,12 @@ pub static TABLE: &[MountOption] = &[
         &["fsname"],
         Vfs,
         Text("NAME", |request, _, name| request.name = Some(name.into())),
-        "what the mount table shows, except of fuseblk",
+        "the source that the mount table shows, except for mounts of the type fuseblk",
     ),
-    row(&["context"], Vfs, SECURITY, "a label for SELinux"),
-    row(&["fscontext"], Vfs, SECURITY, "the same, of the file system"),
-    row(&["defcontext"], Vfs, SECURITY, "the same, of files without one"),
-    row(&["rootcontext"], Vfs, SECURITY, "the same, of the root directory"),
+    row(&["context"], Vfs, SECURITY, "the SELinux label of all files"),
+    row(&["fscontext"], Vfs, SECURITY, "the SELinux label of the file system"),
+    row(&["defcontext"], Vfs, SECURITY, "the SELinux label of files without one"),
+    row(&["rootcontext"], Vfs, SECURITY, "the SELinux label of the root directory"),
     row(&["remount"], Fstab, Argument::None(|_, _| {}), "change a mount instead of making one")
         .for_root()
         .at_remount(Remount::Nothing),
