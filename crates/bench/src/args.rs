@@ -12,7 +12,7 @@ use crate::runner::RunPlan;
 use crate::touches::Touches;
 use crate::workloads::{self, Scale};
 
-/// Runs the same workloads on ubtrfs, the kernel's file systems, and the bound of FUSE.
+/// Run the same workloads on ubtrfs, the kernel's file systems, and the bound of FUSE.
 #[derive(Debug, Parser)]
 #[command(name = "ubtrfs-bench", version)]
 pub struct Arguments {
@@ -29,13 +29,13 @@ pub enum Command {
     Touches(Touches),
     /// Show workloads and peers.
     List,
-    /// The server of the peer `null`.
+    /// Serve the peer `null`.
     #[command(hide = true)]
     Null {
         backing: PathBuf,
         directory: PathBuf,
     },
-    /// A process that holds open files.
+    /// Hold open files, as a process of its own.
     #[command(hide = true)]
     Hold {
         directory: PathBuf,
@@ -43,47 +43,50 @@ pub enum Command {
     },
 }
 
-/// Measure.
+/// Measure workloads on peers, and write the results to a file.
 #[derive(Debug, Args)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub struct Run {
-    /// Workloads (see `list`), or cases such as dbench-16 [default: those of --quick, --full or
-    /// neither].
+    /// Workloads (see `list`), or single cases such as dbench-16 [default: those of --quick, --full
+    /// or neither].
     #[arg(value_name = "WORKLOAD")]
     pub workloads: Vec<String>,
-    /// The peers to compare (see `list`), separated by commas.
+    /// The peers to compare (see `list`), separated by commas [default: depends on the other
+    /// options].
     #[arg(long, value_delimiter = ',', value_name = "PEER,…")]
     pub peers: Vec<String>,
-    /// A quarter of an hour at the most.
+    /// Run few cases, for at most a quarter of an hour.
     #[arg(long, conflicts_with = "full")]
     pub quick: bool,
-    /// Everything; takes hours.
+    /// Run all workloads and peers, which takes hours.
     #[arg(long)]
     pub full: bool,
-    /// Seconds, to see that it works.
+    /// Run for seconds, to see that it works.
     #[arg(long, hide = true, conflicts_with_all = ["quick", "full"])]
     pub tiny: bool,
-    /// How often each is measured.
+    /// The number of rounds; a round measures each case once on each peer.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
-    /// The blocks of the images are written before, and used again: no allocation in the file
+    /// Write the blocks of the images before, and use them again, so that no allocation in the file
     /// system below is measured.
     #[arg(long)]
     pub written: bool,
-    /// The profile of data and metadata: single, raid0, raid1, raid10 and so on.
+    /// The profile of data and metadata: single, dup, raid0, raid1, raid1c3, raid1c4 or raid10
+    /// [default: single].
     #[arg(long, value_name = "P", value_parser = parse_profile)]
     pub profile: Option<ChunkProfile>,
-    /// How many devices a volume has, each as large as the one of others [default: 1; 3 with a
-    /// profile of several].
+    /// The number of devices of a volume, each as large as a single one would be [default: 1 with
+    /// single and dup, 4 with raid1c4, else 3].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     pub devices: Option<u32>,
-    /// Limit the bandwidth of each device; for peers on a loop device (as root), and the library.
+    /// Limit the reads and the writes of each device to this many 10^6 bytes per second; for peers
+    /// on a loop device (as root), and the library.
     #[arg(long, value_name = "MB/s", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub throttle: Option<u64>,
-    /// Where images are made: up to 20 GiB.
+    /// The directory for the images, which take up to 20 GiB.
     #[arg(long, value_name = "D", default_value = "/var/tmp")]
     pub dir: PathBuf,
-    /// Where the results go.
+    /// The file for the results.
     #[arg(long, short, value_name = "FILE", default_value = "bench.json")]
     pub out: PathBuf,
     /// Draw plots (SVG and PNG) into this directory at the end.
@@ -91,39 +94,39 @@ pub struct Run {
     pub plots: Option<PathBuf>,
 }
 
-/// Draw a flame graph of the server while it works (perf is needed).
+/// Draw a flame graph of the server during a workload (perf is needed).
 #[derive(Debug, Args)]
 pub struct Profile {
-    /// The workload, or one of its cases such as dbench-16.
+    /// The workload, or one of its cases, such as dbench-16.
     #[arg(value_name = "WORKLOAD")]
     pub workload: String,
-    /// The server.
+    /// The peer whose server is profiled.
     #[arg(long, default_value = "ubtrfs")]
     pub peer: String,
-    /// Where images are made.
+    /// The directory for the images.
     #[arg(long, value_name = "D", default_value = "/var/tmp")]
     pub dir: PathBuf,
-    /// The flame graph.
+    /// The file for the flame graph.
     #[arg(long, short, value_name = "FILE", default_value = "profile.svg")]
     pub out: PathBuf,
 }
 
-/// Show a result file; or of two, what moved beyond the noise.
+/// Show a result file, or the differences of two beyond the noise.
 #[derive(Debug, Args)]
 pub struct Report {
-    /// The older result file first.
+    /// The result file, or two, of which the first is the older one.
     #[arg(required = true, num_args = 1..=2, value_names = ["OLD", "NEW"])]
     pub results: Vec<PathBuf>,
-    /// All figures of one result file, not just those that matter most.
+    /// Show all figures of one result file, not only the most important ones.
     #[arg(long)]
     pub all: bool,
-    /// One result file as Markdown, for docs/bench.md.
+    /// Print one result file as Markdown, for docs/bench.md.
     #[arg(long)]
     pub markdown: bool,
     /// Put one result file as Markdown into this page, between its marks.
     #[arg(long, value_name = "PAGE")]
     pub into: Option<PathBuf>,
-    /// Draw plots (SVG and PNG) of the last result file into this directory.
+    /// Draw plots (SVG and PNG) of the last named result file into this directory.
     #[arg(long, value_name = "DIR")]
     pub plots: Option<PathBuf>,
 }

@@ -51,10 +51,10 @@ use repository::{Fault, Repository};
 struct Arguments {
     /// The rules to check; all by default
     rules: Vec<Rule>,
-    /// Print what the modules of a crate import from each other, instead
+    /// Print what the modules of a crate import from each other, instead of checking rules
     #[arg(long, value_name = "CRATE", conflicts_with = "rules")]
     graph: Option<String>,
-    /// Check a commit's message in a file, as the hook commit-msg of git has it, instead
+    /// Check the commit message in a file, for the hook commit-msg of git, instead of the rules
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rules", "graph"])]
     message: Option<PathBuf>,
 }

@@ -20,13 +20,14 @@ use histories::{Bed, HISTORIES, History};
 /// The additional tolerance on a mount, where other processes interfere.
 const ON_A_MOUNT: u64 = 2;
 
-/// Count what fixed histories cost the engine, and compare with the baseline.
+/// Count what fixed histories cost the engine and the server, and compare the counters with a
+/// baseline.
 #[derive(Debug, Args)]
 pub struct Guard {
-    /// The baseline.
+    /// The file of the baseline.
     #[arg(long, value_name = "FILE", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/guard.json"))]
     pub baseline: PathBuf,
-    /// Make what was counted the baseline.
+    /// Write the counters as the new baseline.
     #[arg(long)]
     pub write: bool,
 }

@@ -20,16 +20,16 @@ use stages::{STAGES, Stages};
 /// The simulated caches, which are the same on every machine: size, ways, bytes of a line.
 const CACHES: [&str; 3] = ["--I1=32768,8,64", "--D1=32768,8,64", "--LL=8388608,16,64"];
 
-/// Count what each step costs that a changed extent or file takes through the engine.
+/// Count the cost of each step that a changed extent or file takes through the engine.
 #[derive(Debug, Args)]
 pub struct Touches {
-    /// Histories whose names have this in them.
+    /// Count only histories whose names contain this text.
     #[arg(default_value = "")]
     pub history: String,
-    /// Keep what callgrind writes in this directory.
+    /// Keep the output of callgrind in this directory.
     #[arg(long, value_name = "DIRECTORY")]
     pub keep: Option<PathBuf>,
-    /// Run the history alone: what valgrind is called for.
+    /// Run the history alone, as valgrind calls the command.
     #[arg(long, hide = true)]
     pub inside: bool,
 }
