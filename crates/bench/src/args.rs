@@ -58,7 +58,7 @@ pub struct Run {
     /// Run few cases, for at most a quarter of an hour.
     #[arg(long, conflicts_with = "full")]
     pub quick: bool,
-    /// Run all workloads and peers, which takes hours.
+    /// Run all workloads on all peers, which takes about a day.
     #[arg(long)]
     pub full: bool,
     /// Run for seconds, to see that it works.
