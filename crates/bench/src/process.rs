@@ -43,7 +43,7 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<String> {
 }
 
 /// Returns the last lines of a program's output.
-fn end_of(printed: &str) -> String {
+pub fn end_of(printed: &str) -> String {
     let lines: Vec<&str> = printed.lines().collect();
     lines[lines.len().saturating_sub(LINES)..].join("; ")
 }

@@ -84,8 +84,14 @@ pub fn make(of: KernelType, images: &[&Path], layout: Layout) -> Result<String> 
     Ok(format!("{program} {}", options.join(" ")))
 }
 
+/// How often, and how long each time, to wait for the kernel to give the devices of an unmounted
+/// volume up.
+const ATTEMPTS: u32 = 200;
+const MOMENT: Duration = Duration::from_millis(50);
+
 /// A mount by the kernel.
 pub struct KernelMount {
+    of: KernelType,
     devices: Vec<LoopDevice>,
     // This is dropped after the loop devices.
     _served: Option<ServedFile>,
@@ -134,9 +140,9 @@ impl KernelMount {
         let mut mount = tool("mount")?;
         mount.args(["-t", of.name(), "-o", &options]).arg(first.path()).arg(directory);
         let start = Instant::now();
-        run(&mut mount, SOON)?;
+        run(&mut mount, SOON).map_err(with_kernel_log)?;
         let took = start.elapsed();
-        Ok(Self { devices, _served: served, took, direct, options, directory: directory.into(), mounted: true })
+        Ok(Self { of, devices, _served: served, took, direct, options, directory: directory.into(), mounted: true })
     }
 
     /// Runs a command of btrfs-progs on the mount; a replacement gets this image as its new device.
@@ -180,7 +186,42 @@ impl KernelMount {
             let mut command = std::process::Command::new(&umount);
             command.arg(&self.directory);
             command
+        })?;
+        self.forget_devices()
+    }
+
+    /// Has the kernel forget the devices of a volume of several devices. Otherwise it keeps their
+    /// names, which loop devices with other images get later: the next mount of the volume may then
+    /// fail with `EEXIST`.
+    fn forget_devices(&self) -> Result<()> {
+        let has_several = self.devices.len() > 1 || self.options.contains("degraded");
+        if self.of != KernelType::Btrfs || !has_several {
+            return Ok(());
+        }
+        self.devices.iter().try_for_each(|device| {
+            let mut output_text = String::new();
+            for _ in 0..ATTEMPTS {
+                let mut forget = tool("btrfs")?;
+                forget.args(["device", "scan", "--forget"]).arg(device.path());
+                let output = forget.output().map_err(|error| Failure::about("btrfs device scan", &error))?;
+                String::from_utf8_lossy(&output.stderr).trim().clone_into(&mut output_text);
+                // Without "busy" the kernel does not know the device any more.
+                if output.status.success() || !output_text.contains("busy") {
+                    return Ok(());
+                }
+                std::thread::sleep(MOMENT);
+            }
+            let path = device.path().display();
+            Err(Failure::new(format!("{path} is still in use after the unmount: {output_text}")))
         })
+    }
+}
+
+/// Adds the last lines of the kernel's log to a failure, if they can be read.
+fn with_kernel_log(failure: Failure) -> Failure {
+    match (&failure, process::run_words(&["dmesg"])) {
+        (Failure::Failed(why), Ok(log)) => Failure::new(format!("{why}; kernel: {}", process::end_of(log.trim()))),
+        _ => failure,
     }
 }
 
