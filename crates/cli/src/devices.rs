@@ -131,7 +131,7 @@ fn failures(glance: &Glance) -> Result<Vec<Failures>> {
     let item = trees.root_item(TreeId::DEV)?;
     let tree = item.map(|item| trees.described(TreeId::DEV, &item));
     let mut all = Vec::new();
-    for device in glance.volume.devices() {
+    for device in glance.volume.devices().items() {
         let key = DeviceErrors::key(device.devid);
         let stored = tree.as_ref().map(|tree| tree.get(&key)).transpose().map_err(|error| Failure::of(&error))?;
         let errors = stored.flatten().map(|item| DeviceErrors::parse(&item)).unwrap_or_default();
@@ -150,7 +150,7 @@ fn reset_devices(place: &VolumePlace) -> Result<()> {
     let failed = |error: ubtrfs::Error| Failure::of(&error);
     let options = Options { background_commits: false, catches_up_first: true, ..Options::default() };
     let fs = Filesystem::open(Arc::new(volume), options).map_err(failed)?;
-    let numbers: Vec<DeviceId> = fs.volume().devices().iter().map(|device| device.devid).collect();
+    let numbers: Vec<DeviceId> = fs.volume().devices().items().iter().map(|device| device.devid).collect();
     numbers.into_iter().try_for_each(|devid| fs.reset_device_errors(devid)).map_err(failed)?;
     // Sets the label to its present value: there is no commit without a change.
     fs.set_label(&fs.label()).map_err(failed)?;

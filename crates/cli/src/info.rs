@@ -142,15 +142,15 @@ fn gather(volume: &Volume, trees: &Trees) -> Result<Info> {
         block_groups: block_groups(volume, trees)?,
         default_subvolume: Some(default_subvolume(trees, superblock)?),
         subvolumes: subvolumes(trees)?,
-        missing_devices: volume.missing_devices().iter().map(|item| item.devid.0).collect(),
+        missing_devices: volume.devices().missing().iter().map(|item| item.devid.0).collect(),
         ..described(superblock, devices_of(volume))
     })
 }
 
 fn devices_of(volume: &Volume) -> Vec<Device> {
-    let lagging = volume.lagging_devices();
+    let lagging = volume.devices().lagging();
     let described = |item: &DevItem| Device { lags: lagging.contains(&item.devid), ..device(item) };
-    volume.devices().iter().map(described).collect()
+    volume.devices().items().iter().map(described).collect()
 }
 
 /// Describes a volume by a superblock.
@@ -198,13 +198,13 @@ pub fn block_groups(volume: &Volume, trees: &Trees) -> Result<Vec<Groups>> {
     };
     let items = trees.root_item(tree)?.map(|item| trees.described(tree, &item));
     let mut groups: BTreeMap<(u64, u64), Groups> = BTreeMap::new();
-    for (start, chunk) in volume.chunks() {
+    for (start, chunk) in volume.chunk_map().all() {
         let flags = chunk.flags;
         let group = groups.entry((flags.types().0, flags.profile().0)).or_default();
         group.kind = flags.type_name().into();
         group.profile = flags.profile_name().into();
         group.count += 1;
-        group.incomplete += u64::from(!is_complete(&chunk, &volume.missing_devices()));
+        group.incomplete += u64::from(!is_complete(&chunk, &volume.devices().missing()));
         group.total_bytes = group.total_bytes.saturating_add(chunk.length);
         let key = Key::new(start.0, ItemType::BLOCK_GROUP_ITEM, chunk.length);
         let item = match &items {

@@ -133,7 +133,7 @@ fn missing(devices: &[Arc<dyn Device>], superblocks: &[Superblock], attached: &[
         // The given devices don't have the whole chunk tree.
         return others.filter(|found| !given.contains(&found.superblock.dev_item.devid)).cloned().collect();
     };
-    let lacks = volume.missing_devices();
+    let lacks = volume.devices().missing();
     let own = |found: &FoundDevice| (found.superblock.dev_item.devid, found.superblock.dev_item.uuid);
     let is_lacking = |found: &FoundDevice| lacks.iter().any(|item| (item.devid, item.uuid) == own(found));
     let found: Vec<FoundDevice> = attached.iter().filter(|found| is_lacking(found)).cloned().collect();
@@ -141,6 +141,6 @@ fn missing(devices: &[Arc<dyn Device>], superblocks: &[Superblock], attached: &[
         return found;
     }
     // The volume may since have lost all the other devices that these know of.
-    let newer = others.filter(|found| found.superblock.generation > volume.superblock().generation);
+    let newer = others.filter(|found| found.superblock.generation > volume.superblocks().current().generation);
     newer.max_by_key(|found| found.superblock.generation).cloned().into_iter().collect()
 }

@@ -34,7 +34,7 @@ fn zero_log(arguments: &args::ZeroLog) -> Result<()> {
     let writing = open_for_writing(paths, arguments.window)?;
     let volume = Volume::open(writing.devices, OpenOptions { read_only: false });
     let volume = Arc::new(volume.map_err(|error| about_volume_within(paths, arguments.window, &error))?);
-    let mut superblock = volume.superblock();
+    let mut superblock = volume.superblocks().current();
     let shown = paths.first().map(|path| path.display().to_string()).unwrap_or_default();
     if superblock.log_root.0 == 0 {
         return say(&format!("{shown}: there is no log; nothing was changed\n"));
@@ -46,9 +46,9 @@ fn zero_log(arguments: &args::ZeroLog) -> Result<()> {
     superblock.drop_log();
     let failed = |error| about_volume(paths, &error);
     // The blocks that the superblock refers to are on the devices already.
-    let (data, nodes) = (volume.wait_all([]).map_err(failed)?, volume.wait_all([]).map_err(failed)?);
-    let flushed = volume.flush(data, nodes).map_err(failed)?;
-    let _published = volume.write_superblock(&superblock, Copies::All, flushed).map_err(failed)?;
+    let (data, nodes) = (volume.writer().wait_all([]).map_err(failed)?, volume.writer().wait_all([]).map_err(failed)?);
+    let flushed = volume.writer().flush(data, nodes).map_err(failed)?;
+    let _published = volume.superblocks().write(&superblock, Copies::All, flushed).map_err(failed)?;
     say(&format!("{shown}: the log is gone; the volume is as of commit {}\n", superblock.generation))
 }
 

@@ -58,7 +58,7 @@ struct Nodes(Arc<Volume>);
 
 impl NodeSource for Nodes {
     fn read_node(&self, expected: &NodeExpectation) -> std::result::Result<Vec<u8>, BoxError> {
-        Ok(self.0.read_node(expected)?.to_vec())
+        Ok(self.0.reader().read_node(expected)?.to_vec())
     }
 }
 
@@ -81,7 +81,7 @@ impl Trees {
     }
 
     fn cached(volume: &Arc<Volume>, adapt: impl FnOnce(NodeCache) -> NodeCache) -> Self {
-        let superblock = volume.superblock();
+        let superblock = volume.superblocks().current();
         let geometry = Geometry {
             node_size: superblock.node_size,
             sector_size: superblock.sector_size,

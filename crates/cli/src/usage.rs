@@ -119,7 +119,7 @@ impl Glance {
         }
         // While a mount writes superblocks, some of them are newer than others, so the mount's
         // report is preferred.
-        let lagging = of_mount.unwrap_or_else(|| volume.lagging_devices().iter().map(|device| device.0).collect());
+        let lagging = of_mount.unwrap_or_else(|| volume.devices().lagging().iter().map(|device| device.0).collect());
         Ok(Self { volume: Arc::new(volume), lagging, paths: by_number, left_out })
     }
 
@@ -136,12 +136,12 @@ impl Glance {
     /// Returns the usage of the volume.
     pub fn usage(&self) -> Result<Usage> {
         let groups = block_groups(&self.volume, &Trees::new(&self.volume))?;
-        Ok(Usage { groups, devices: self.volume.devices().iter().map(|item| self.of_device(item)).collect() })
+        Ok(Usage { groups, devices: self.volume.devices().items().iter().map(|item| self.of_device(item)).collect() })
     }
 
     fn of_device(&self, item: &DevItem) -> DeviceUsage {
         let mut kinds: BTreeMap<(u64, u64), DeviceChunks> = BTreeMap::new();
-        for (_, chunk) in self.volume.chunks() {
+        for (_, chunk) in self.volume.chunk_map().all() {
             let stripes = chunk.stripes.iter().filter(|stripe| stripe.devid == item.devid).count() as u64;
             let Some(raid) = chunk.flags.raid().filter(|_| stripes > 0) else { continue };
             let (kind, profile) = (chunk.flags.type_name().into(), chunk.flags.profile_name().into());

@@ -49,9 +49,9 @@ fn is_missing(path: &str) -> bool {
 
 /// Returns the device that is meant, by the same kinds of names, of a volume that is not mounted.
 pub fn of_volume(volume: &Volume, device: &str, window: Window) -> Option<DeviceId> {
-    let devices = volume.devices();
+    let devices = volume.devices().items();
     let found = if device == MISSING {
-        let missing = volume.missing_devices();
+        let missing = volume.devices().missing();
         devices.iter().find(|item| missing.iter().any(|lost| lost.devid == item.devid))
     } else if let Ok(number) = device.parse::<u64>() {
         devices.iter().find(|item| item.devid.0 == number)
@@ -81,7 +81,8 @@ pub fn open_without(
     let volume = match Volume::open(devices.clone(), OpenOptions::default()) {
         Err(error @ VolumeError::MissingDevices { .. }) => {
             let volume = Volume::open_degraded(devices, OpenOptions::default());
-            let is_wanted = |volume: &Volume| volume.missing_devices().iter().all(|item| may_miss(volume, item.devid));
+            let is_wanted =
+                |volume: &Volume| volume.devices().missing().iter().all(|item| may_miss(volume, item.devid));
             volume.and_then(|volume| if is_wanted(&volume) { Ok(volume) } else { Err(error) })
         }
         // The volume lacks none of them, so the user must have meant something else.

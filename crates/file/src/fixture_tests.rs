@@ -26,7 +26,7 @@ struct Nodes(Arc<Volume>);
 
 impl NodeSource for Nodes {
     fn read_node(&self, expected: &NodeExpectation) -> Result<Vec<u8>, BoxError> {
-        Ok(self.0.read_node(expected)?.to_vec())
+        Ok(self.0.reader().read_node(expected)?.to_vec())
     }
 }
 
@@ -40,7 +40,7 @@ impl Opened {
     fn new(image: &std::path::Path) -> Self {
         let device = FileDevice::open(image, OpenMode::ReadOnly, Exclusive::Yes).unwrap();
         let volume = Arc::new(Volume::open(vec![Arc::new(device)], OpenOptions { read_only: true }).unwrap());
-        let superblock = volume.superblock();
+        let superblock = volume.superblocks().current();
         let geometry = Geometry {
             node_size: volume.node_size(),
             sector_size: volume.sector_size(),

@@ -41,7 +41,7 @@ impl DeferredRead {
     /// Whether `sectors` is the wanted data. If not, the read has to be repeated in a thread that
     /// may block, which also finds and repairs damage.
     pub fn is_right(&self, volume: &Volume, sectors: &[u8]) -> bool {
-        sectors.len() == self.range.len() && volume.is_right_data(sectors, &self.sums)
+        sectors.len() == self.range.len() && volume.reader().is_right_data(sectors, &self.sums)
     }
 }
 
@@ -106,7 +106,7 @@ impl Deferrals {
         }
         let sums_of_part = PART / volume.sector_size() as usize * volume.checksum().size();
         for ((offset, bytes), sums) in (0..).step_by(PART).zip(part.chunks(PART)).zip(sums.chunks(sums_of_part)) {
-            let Some(from) = volume.direct_read(at.plus(offset as u64), bytes.len()) else {
+            let Some(from) = volume.reader().direct_read(at.plus(offset as u64), bytes.len()) else {
                 missing.truncate(before);
                 return false;
             };

@@ -88,7 +88,7 @@ impl Discarder {
         self.info.space.unpin();
         self.info.space.lock().take_freed();
         let mut bytes = self.discard_groups(start, end, least)?;
-        let devices: Vec<_> = self.info.volume.devices().iter().map(|item| item.devid).collect();
+        let devices: Vec<_> = self.info.volume.devices().items().iter().map(|item| item.devid).collect();
         for devid in devices {
             bytes += self.discard_unallocated(devid, 0, u64::MAX, least)?;
         }
@@ -116,7 +116,7 @@ impl Discarder {
             let mut discarded = Ok(0);
             for (start, len) in ranges {
                 if let Ok(sum) = discarded {
-                    let result = self.info.volume.discard(Logical(start), len);
+                    let result = self.info.volume.writer().discard(Logical(start), len);
                     let is_open = result.as_ref().is_err_and(ubtrfs_volume::Error::is_unanswered_discard);
                     discarded = supported(result).map(|bytes| sum + bytes);
                     if is_open {
@@ -144,7 +144,7 @@ impl Discarder {
             let ranges = around_superblocks(start, at).into_iter().filter(|(_, len)| *len >= least);
             for (start, len) in ranges.flat_map(pieces) {
                 let Ok(sum) = discarded else { break };
-                let result = self.info.volume.discard_unallocated(devid, Physical(start), len);
+                let result = self.info.volume.writer().discard_unallocated(devid, Physical(start), len);
                 if result.as_ref().is_err_and(ubtrfs_volume::Error::is_unanswered_discard) {
                     // The chunk allocator does not use this part in this mount.
                     self.info.space.lock().devices_mut().release(devid, kept, start - kept);

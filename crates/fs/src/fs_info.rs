@@ -96,7 +96,7 @@ impl FsInfo {
     ) -> Self {
         // If a crash left a generation only in a superblock copy, that generation is not used
         // again.
-        let skips = !read_only && volume.may_have_copy_ahead();
+        let skips = !read_only && volume.superblocks().may_have_copy_ahead();
         let next = committed.generation.next();
         let first = if skips { next.next() } else { next };
         Self {
@@ -193,7 +193,7 @@ impl FsInfo {
             ("space", self.space.counters()),
             ("inode table", self.inodes.counters()),
             ("node cache", self.cache.lock_counters()),
-            ("chunk map", self.volume.map_lock_counters()),
+            ("chunk map", self.volume.chunk_map().lock_counters()),
             ("buffer pool", Buffer::pool_counters()),
         ]
         .into_iter()
@@ -442,7 +442,7 @@ impl FsInfo {
 
     /// Returns what all nodes of the volume have in common.
     pub(crate) fn geometry(&self) -> Geometry {
-        let superblock = self.volume.superblock();
+        let superblock = self.volume.superblocks().current();
         Geometry {
             node_size: superblock.node_size,
             sector_size: superblock.sector_size,

@@ -172,7 +172,7 @@ impl Replacer {
         let extents = self.extents(item.source, 0);
         let total_bytes = extents.iter().map(|extent| extent.length).sum();
         let is_done = |extent: &&DeviceExtent| extent.start + extent.length <= item.cursor_left;
-        let is_pending = self.info.volume.replacement().is_some();
+        let is_pending = self.info.volume.replacement().state().is_some();
         let state = match item.state {
             // The end is not durable, so both devices are still needed.
             DevReplaceItem::FINISHED | DevReplaceItem::CANCELED if is_pending && self.info.aborted().is_some() => {
@@ -227,7 +227,7 @@ impl Replacer {
         _running: &MutexGuard<'_, ()>,
         goes_on: &mut dyn FnMut(&ReplaceProgress) -> bool,
     ) -> Result<()> {
-        if self.info.volume.replacement().is_none() {
+        if self.info.volume.replacement().state().is_none() {
             return Err(Errno::NOTCONN.into());
         }
         self.replacement.go_on();
@@ -332,10 +332,12 @@ impl Replacer {
             let next = allocated::visit(&committed, from, end, batch, &mut |found| {
                 copied = copied.plus(match found {
                     Allocated::Node { at, level, generation } => {
-                        volume.copy_node(at, Some(level), generation, &range)?
+                        volume.replacement().copy_node(at, Some(level), generation, &range)?
                     }
                     Allocated::Extent => Copied::default(),
-                    Allocated::Data { at, len, sums } => volume.copy_data(at, len, sums.as_deref(), &range)?,
+                    Allocated::Data { at, len, sums } => {
+                        volume.replacement().copy_data(at, len, sums.as_deref(), &range)?
+                    }
                 });
                 Ok(())
             });
@@ -372,7 +374,13 @@ impl Replacer {
             places.into_iter().map(move |at| DeviceExtent { start: at, length, chunk: start, chunk_length })
         };
         extents.extend(
-            self.info.volume.chunks().into_iter().flat_map(own).filter(|extent| extent.start + extent.length > from),
+            self.info
+                .volume
+                .chunk_map()
+                .all()
+                .into_iter()
+                .flat_map(own)
+                .filter(|extent| extent.start + extent.length > from),
         );
         extents.sort_by_key(|extent| extent.start);
         extents
@@ -380,7 +388,7 @@ impl Replacer {
 
     /// Starts a thread that resumes the replacement that another mount began.
     pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<Option<JoinHandle<()>>> {
-        if self.info.volume.replacement().is_none() {
+        if self.info.volume.replacement().state().is_none() {
             return Ok(None);
         }
         let replacer = Arc::clone(self);

@@ -53,7 +53,7 @@ impl Replacement {
         let mut item = DevReplaceItem::parse_prefix(&bytes)?;
         let saved = item;
         if item.is_in_progress() {
-            if !volume.devices().iter().any(|device| device.devid == item.source) {
+            if !volume.devices().items().iter().any(|device| device.devid == item.source) {
                 // Older versions removed such devices. The kernel does not mount a volume with such
                 // an item.
                 tracing::warn!(device = item.source.0, "it was being replaced, and has been removed since");
@@ -61,7 +61,7 @@ impl Replacement {
                 *self.state.lock() = State { item, saved, ..State::default() };
                 return Ok(());
             }
-            let has_all = volume.resume_replacement(item.source, item.read_mode != 0)?;
+            let has_all = volume.replacement().resume(item.source, item.read_mode != 0)?;
             if has_all.is_none() {
                 tracing::warn!(device = item.source.0, "it is being replaced, and the new device is not there");
                 item.state = DevReplaceItem::SUSPENDED;
@@ -92,7 +92,7 @@ impl Replacement {
         if state.item.is_in_progress() {
             return Err(Errno::INPROGRESS.into());
         }
-        self.info.volume.begin_replacement(source, target, avoids_source)?;
+        self.info.volume.replacement().begin(source, target, avoids_source)?;
         state.item = DevReplaceItem {
             source,
             read_mode: u64::from(avoids_source),
@@ -111,7 +111,7 @@ impl Replacement {
     /// Suspends a replacement in progress, since the mount ends. Returns whether the next commit
     /// has to record this.
     pub(crate) fn suspend(&self) -> bool {
-        self.info.volume.replacement().is_some() && self.note(|item| item.state = DevReplaceItem::SUSPENDED)
+        self.info.volume.replacement().state().is_some() && self.note(|item| item.state = DevReplaceItem::SUSPENDED)
     }
 
     /// Records that the range from `start` to `end` of the old device, in bytes, is copied next,
@@ -153,7 +153,7 @@ impl Replacement {
         let mut edits = EditBatch::new();
         let (now, mut state) = (self.info.now().sec, self.state.lock());
         let volume = &self.info.volume;
-        let in_memory = volume.replacement();
+        let in_memory = volume.replacement().state();
         if matches!(in_memory, Some((_, false))) && state.item.state != DevReplaceItem::CANCELED {
             // By invariant 34 no later mount may trust the target.
             let item = &mut state.item;
@@ -165,7 +165,7 @@ impl Replacement {
         }
         edits.put(DevReplaceItem::KEY, state.item.to_bytes());
         if state.item.state == DevReplaceItem::FINISHED && in_memory.is_some() {
-            volume.finish_replacement(generation);
+            volume.replacement().finish(generation);
             state.opens_target = true;
             edits.put(DeviceErrors::key(state.item.source), DeviceErrors::default().to_bytes());
         }
@@ -182,7 +182,7 @@ impl Replacement {
             (state.saved, opens_target, std::mem::take(&mut state.ends_target))
         };
         if ends_target {
-            self.info.volume.end_replacement();
+            self.info.volume.replacement().end();
         }
         // This happens only once: later the device may be closed because it is to be removed.
         if opens_target {

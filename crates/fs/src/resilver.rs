@@ -133,7 +133,7 @@ impl Resilver {
             let level = extent.level(&key);
             let mut parity = ParityScrub::default();
             let at = Logical(key.objectid);
-            let found = step.volume.scrub_node(at, Some(level), extent.generation, self.scope(), &mut parity)?;
+            let found = step.volume.scrub().node(at, Some(level), extent.generation, self.scope(), &mut parity)?;
             step.took(found);
             self.progress.trees = self.progress.trees.plus(found);
             self.progress.tree_extents += 1;
@@ -202,7 +202,7 @@ impl Resilver {
             let piece = AT_ONCE.min(len - done);
             let sums = sums.and_then(|sums| sums.get(of_bytes(done)..of_bytes(done + piece)));
             let mut parity = ParityScrub::default();
-            let found = step.volume.scrub_data(at.plus(done), piece, sums, self.scope(), &mut parity)?;
+            let found = step.volume.scrub().data(at.plus(done), piece, sums, self.scope(), &mut parity)?;
             step.took(found);
             self.progress.data = self.progress.data.plus(found);
             done += piece;

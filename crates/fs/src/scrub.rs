@@ -89,7 +89,7 @@ impl Scrubber {
         }
         let read_only = options.read_only || self.info.is_read_only();
         let (start, end) = options.range.unwrap_or(ALL);
-        let lagging = if read_only || (start, end) != ALL { Vec::new() } else { volume.lagging_devices() };
+        let lagging = if read_only || (start, end) != ALL { Vec::new() } else { volume.devices().lagging() };
         let is_scrubbed = |devid: &DeviceId| options.device.is_none_or(|device| device == *devid);
         let lagging: Vec<DeviceId> = lagging.into_iter().filter(is_scrubbed).collect();
         let scope = ScrubScope { device: options.device, read_only };
@@ -100,7 +100,7 @@ impl Scrubber {
     /// one device. Parity is not counted.
     pub fn bytes_to_read(&self, device: Option<DeviceId>, from: Logical) -> u64 {
         let volume = &self.info.volume;
-        let missing: Vec<DeviceId> = volume.missing_devices().iter().map(|item| item.devid).collect();
+        let missing: Vec<DeviceId> = volume.devices().missing().iter().map(|item| item.devid).collect();
         let is_read = |devid: DeviceId| device.is_none_or(|device| device == devid) && !missing.contains(&devid);
         let space = self.info.space.lock();
         let of_chunk = |(start, chunk): &(Logical, ChunkItem)| {
@@ -108,7 +108,7 @@ impl Scrubber {
             let stripes = chunk.stripes.iter().filter(|stripe| is_read(stripe.devid)).count() as u64;
             Some(used.saturating_mul(stripes) / chunk.flags.raid()?.data_stripes(chunk.stripes.len()).max(1))
         };
-        let chunks = volume.chunks();
+        let chunks = volume.chunk_map().all();
         let left = chunks.iter().filter(|(start, chunk)| start.0.saturating_add(chunk.length) > from.0);
         left.filter_map(of_chunk).sum()
     }
@@ -118,9 +118,10 @@ impl Scrubber {
     fn bring_up(&self, lagging: &[DeviceId], compare: impl FnOnce() -> Result<ScrubProgress>) -> Result<ScrubProgress> {
         let volume = &self.info.volume;
         for devid in lagging {
-            volume.take_writes_again(*devid);
+            volume.devices().take_writes_again(*devid);
         }
-        let before: Vec<(DeviceId, u64)> = lagging.iter().map(|devid| (*devid, volume.missed_writes(*devid))).collect();
+        let before: Vec<(DeviceId, u64)> =
+            lagging.iter().map(|devid| (*devid, volume.devices().missed_writes(*devid))).collect();
         if !before.is_empty() {
             // From here on every commit contains what is written, and all of it goes to all
             // devices. The first lock waits for copies that are made elsewhere before a commit
@@ -131,10 +132,10 @@ impl Scrubber {
             self.committer.commit()?;
         }
         let faults = self.info.options.faults();
-        let fresh = (!faults.in_resilver(ResilverFault::CompareKept)).then(|| volume.compare_devices());
+        let fresh = (!faults.in_resilver(ResilverFault::CompareKept)).then(|| volume.devices().compare());
         let compared = compare();
         drop(fresh);
-        volume.say_bad_copies();
+        volume.devices().say_bad_copies();
         let progress = compared?;
         // Content that no other device has does not count as missing on a device.
         let nowhere = if faults.in_resilver(ResilverFault::MissWhatNobodyHas) { 0 } else { progress.nowhere() };
@@ -145,7 +146,7 @@ impl Scrubber {
         }
         let mut is_any = false;
         for (devid, missed) in before {
-            if volume.set_device_current(devid, missed) {
+            if volume.superblocks().set_device_current(devid, missed) {
                 tracing::info!(device = devid.0, "it has all that the others have");
                 is_any = true;
             }
@@ -167,11 +168,11 @@ impl Scrubber {
         goes_on: &mut dyn FnMut(&ScrubProgress) -> bool,
     ) -> Result<ScrubProgress> {
         let volume = &self.info.volume;
-        let mut resilver = Resilver::new(device, has, volume.resilvered(device));
+        let mut resilver = Resilver::new(device, has, volume.superblocks().resilvered(device));
         let mut saved = Instant::now();
         while resilver.step(volume, &self.info.committed())? {
             if let Some(resilvered) = resilver.has_come_to() {
-                volume.set_resilvered(resilvered, missed);
+                volume.superblocks().set_resilvered(resilvered, missed);
             }
             let is_over = self.is_ending.load(Ordering::Acquire) || !goes_on(&resilver.progress);
             if is_over || saved.elapsed() >= MIN_SAVED {
@@ -188,8 +189,11 @@ impl Scrubber {
 
     /// Lets a commit record how far a device has been resilvered, if no commit has done so.
     fn save_position(&self, device: DeviceId) -> Result<()> {
-        let resilvered = self.info.volume.resilvered(device);
-        if resilvered.is_none() || resilvered == self.info.volume.superblock().resilvered || self.info.is_read_only() {
+        let resilvered = self.info.volume.superblocks().resilvered(device);
+        if resilvered.is_none()
+            || resilvered == self.info.volume.superblocks().current().resilvered
+            || self.info.is_read_only()
+        {
             return Ok(());
         }
         self.committer.commit_anyway()
@@ -203,9 +207,9 @@ impl Scrubber {
         goes_on: &mut dyn FnMut(&ScrubProgress) -> bool,
     ) -> Result<ScrubProgress> {
         let mut progress = ScrubProgress { last: start, ..ScrubProgress::default() };
-        for (devid, _) in self.info.volume.device_errors() {
+        for (devid, _) in self.info.volume.devices().errors() {
             if scope.device.is_none_or(|device| device == devid) {
-                progress.super_errors += self.info.volume.damaged_superblocks(devid)?;
+                progress.super_errors += self.info.volume.scrub().superblocks(devid)?;
             }
         }
         let begun = Instant::now();
@@ -215,7 +219,7 @@ impl Scrubber {
             let is_more = self.batch(&committed, end, scope, (&mut progress, &mut parity))?;
             drop(committed);
             if !is_more {
-                parity.end_row(&self.info.volume, scope);
+                parity.end_row(self.info.volume.scrub(), scope);
             }
             progress.parity = parity.found;
             let goes_on_now = goes_on(&progress);
@@ -261,13 +265,13 @@ impl Scrubber {
             match found {
                 Allocated::Node { at, level, generation } => {
                     progress.trees =
-                        progress.trees.plus(volume.scrub_node(at, Some(level), generation, scope, parity)?);
+                        progress.trees.plus(volume.scrub().node(at, Some(level), generation, scope, parity)?);
                     progress.tree_extents += 1;
                 }
                 Allocated::Extent => progress.data_extents += 1,
                 Allocated::Data { at, len, sums } => {
                     progress.no_checksum += if sums.is_none() { len / sector_size } else { 0 };
-                    progress.data = progress.data.plus(volume.scrub_data(at, len, sums.as_deref(), scope, parity)?);
+                    progress.data = progress.data.plus(volume.scrub().data(at, len, sums.as_deref(), scope, parity)?);
                 }
             }
             Ok(())
@@ -279,7 +283,7 @@ impl Scrubber {
     /// Resilvers lagging devices. Returns those that are current now. Mounts do this by themselves,
     /// in the background.
     pub fn catch_up(&self, goes_on: &mut dyn FnMut(&ScrubProgress) -> bool) -> Result<Vec<DeviceId>> {
-        let mut lagging = self.info.volume.lagging_devices();
+        let mut lagging = self.info.volume.devices().lagging();
         if self.info.is_read_only() {
             return Ok(Vec::new());
         }
@@ -292,7 +296,7 @@ impl Scrubber {
             }
         }
         failed?;
-        let still = self.info.volume.lagging_devices();
+        let still = self.info.volume.devices().lagging();
         lagging.retain(|devid| !still.contains(devid));
         Ok(lagging)
     }
@@ -301,11 +305,12 @@ impl Scrubber {
     /// if that commit is not known. Ends when the device fails: the rest can wait until it accepts
     /// writes.
     fn catch_up_one(&self, device: DeviceId, goes_on: &mut dyn FnMut(&ScrubProgress) -> bool) -> Result<()> {
-        let before = self.info.volume.missed_writes(device);
-        let has_failed = || self.info.volume.missed_writes(device) != before;
+        let before = self.info.volume.devices().missed_writes(device);
+        let has_failed = || self.info.volume.devices().missed_writes(device) != before;
         let mut goes_on = |progress: &ScrubProgress| goes_on(progress) && !has_failed() && !self.info.is_read_only();
         // Without the checksums nothing tells what was written later.
-        let has = self.info.volume.has_all_of(device).filter(|_| !self.info.options.rescue.ignore_data_checksums);
+        let has =
+            self.info.volume.devices().has_all_of(device).filter(|_| !self.info.options.rescue.ignore_data_checksums);
         let caught_up = match has {
             Some(has) => self.bring_up(&[device], || self.compare_later((device, before), has, &mut goes_on)),
             None => self.run(ScrubOptions { device: Some(device), ..ScrubOptions::default() }, &mut goes_on),
@@ -320,7 +325,7 @@ impl Scrubber {
     /// Starts the thread that resilvers devices whenever any lag.
     pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
         let scrubber = Arc::clone(self);
-        if !self.info.volume.lagging_devices().is_empty() {
+        if !self.info.volume.devices().lagging().is_empty() {
             self.info.resilver_request.ask();
         }
         ubtrfs_threads::thread::Builder::new().name("resilver".into()).spawn(move || scrubber.keep_up())
@@ -339,7 +344,7 @@ impl Scrubber {
                     tracing::error!("devices that lag could not be brought up to the others: {}", error.chain());
                 }
             }
-            if self.info.is_read_only() || self.info.volume.lagging_devices().is_empty() {
+            if self.info.is_read_only() || self.info.volume.devices().lagging().is_empty() {
                 pause = FIRST_PAUSE;
                 continue;
             }

@@ -45,7 +45,7 @@ fn volume(image: &Arc<OverlayDevice>, read_only: bool) -> Option<Volume> {
 }
 
 fn log_root(image: &Arc<OverlayDevice>) -> Option<u64> {
-    volume(image, true).map(|volume| volume.superblock().log_root.0)
+    volume(image, true).map(|volume| volume.superblocks().current().log_root.0)
 }
 
 fn open(image: &Arc<OverlayDevice>, read_only: bool) -> Option<Arc<Filesystem>> {

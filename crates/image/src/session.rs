@@ -60,20 +60,20 @@ impl Session {
 
     fn begin(devices: Vec<Arc<dyn Device>>, options: Options) -> Result<Self> {
         let volume = open_volume(devices.clone())?;
-        if volume.superblock().log_root.0 == 0 {
+        if volume.superblocks().current().log_root.0 == 0 {
             // This precedes keeping superblocks in memory, since no device may refer to space that
             // is overwritten.
-            volume.level_superblocks().map_err(ubtrfs::Error::from)?;
+            volume.superblocks().level().map_err(ubtrfs::Error::from)?;
         }
         drop(volume);
         let footprints = RefCell::new(devices.iter().map(Footprint::of).collect());
         let deferred: Vec<_> = devices.into_iter().map(|device| Arc::new(DeferredSuperblocks::new(device))).collect();
         let devices = deferred.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect();
         let volume = open_volume(devices)?;
-        let published = volume.superblock().generation;
+        let published = volume.superblocks().current().generation;
         let fs = Filesystem::open(volume, options)?;
         let kept = RefCell::new(Some(fs.keep_commit_alone()));
-        let opened = fs.volume().superblock().generation;
+        let opened = fs.volume().superblocks().current().generation;
         assert_eq!(opened, published, "invariant 3: a commit was made before the one on the devices is kept");
         Ok(Self { fs, deferred, kept, footprints })
     }
@@ -101,11 +101,12 @@ impl Session {
     pub fn shrink(&self) -> Result<()> {
         drop(self.kept.take());
         self.fs.shrink_devices()?;
-        let devices: Vec<_> = self.fs.volume().devices().iter().map(|device| device.devid).collect();
+        let devices: Vec<_> = self.fs.volume().devices().items().iter().map(|device| device.devid).collect();
         for devid in devices {
             // There are gaps of chunks that were removed; the last chunks move there.
             for part in [MIN_ROOM, 2] {
-                let Some(device) = self.fs.volume().devices().iter().find(|device| device.devid == devid).copied()
+                let Some(device) =
+                    self.fs.volume().devices().items().iter().find(|device| device.devid == devid).copied()
                 else {
                     break;
                 };
@@ -370,10 +371,10 @@ mod tests {
             for seed in 0..6 {
                 let states = recording[0].crash_states(event, &mut random_fates(seed * 1000 + event as u64));
                 let states: Vec<Arc<dyn Device>> = states.into_iter().map(|state| Arc::new(state) as _).collect();
-                lagged += usize::from(!open_volume(states.clone()).unwrap().lagging_devices().is_empty());
+                lagged += usize::from(!open_volume(states.clone()).unwrap().devices().lagging().is_empty());
                 let after = format!("{profile:?}, {commits} commits, {event} events, seed {seed}");
                 write(states.clone(), 2).unwrap_or_else(|error| panic!("{after}: {error:?}"));
-                assert!(open_volume(states.clone()).unwrap().lagging_devices().is_empty(), "{after}");
+                assert!(open_volume(states.clone()).unwrap().devices().lagging().is_empty(), "{after}");
                 assert_eq!(seen_on_all(states.clone()), [("file".to_owned(), 2)], "{after}");
                 for (number, device) in states.into_iter().enumerate().filter(|_| profile == Profile::Raid1) {
                     let volume = Volume::open_degraded(vec![device], OpenOptions { read_only: true }).unwrap();

@@ -287,7 +287,7 @@ fn glitch(stage: &Stage, random: &mut Random) {
     let is_brought_up_at_once = random.one_in(2);
     for _ in 0..random.below(200) {
         thread::sleep(Duration::from_micros(15));
-        if is_brought_up_at_once && !stage.fs.volume().lagging_devices().is_empty() {
+        if is_brought_up_at_once && !stage.fs.volume().devices().lagging().is_empty() {
             break;
         }
     }
@@ -309,7 +309,7 @@ pub(crate) fn bring_up(stage: &Stage) {
     // awaited only now.
     const MAX_TIMES: usize = 20;
     for _ in 0..MAX_TIMES {
-        if stage.fs.volume().lagging_devices().is_empty() {
+        if stage.fs.volume().devices().lagging().is_empty() {
             return;
         }
         let result = stage.fs.scrubber().catch_up(&mut |_| true);
@@ -321,9 +321,9 @@ pub(crate) fn bring_up(stage: &Stage) {
 /// Makes a device smaller and as large as before. Meanwhile writers may fill the rest of it, and
 /// use the new space as soon as it is there.
 fn resize(stage: &Stage, random: &mut Random) {
-    let devices = stage.fs.volume().devices();
+    let devices = stage.fs.volume().devices().items();
     let Some(device) = random.pick(&devices).map(|item| item.devid) else { return };
-    let Ok(bytes) = stage.fs.volume().device_size(device) else { return };
+    let Ok(bytes) = stage.fs.volume().devices().size(device) else { return };
     for bytes in [bytes - random.below(bytes / 3), bytes] {
         let result = stage.fs.relocator().resize_device(device, bytes, &|_| true);
         // The device may have been removed, or lag.
@@ -337,7 +337,7 @@ fn devices(stage: &Stage, random: &mut Random) {
     for blank in stage.devices.iter().filter(|device| !has_superblock(&***device)) {
         stage.succeeds("adding a device", stage.fs.add_device(blank.clone()), &[]);
     }
-    let devices = stage.fs.volume().devices();
+    let devices = stage.fs.volume().devices().items();
     let Some(device) = random.pick(&devices).map(|item| item.devid) else { return };
     let result = stage.fs.relocator().remove_device(device, &|_| true);
     // The profiles may need all devices that there are.

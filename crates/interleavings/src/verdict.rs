@@ -61,10 +61,10 @@ pub(crate) fn at_the_end(stage: &Stage, options: &Options, seed: u64, crashes: u
 fn brought_up(devices: &[OverlayDevice], options: &Options) -> Vec<OverlayDevice> {
     let devices: Vec<_> = devices.iter().map(|device| Arc::new(device.fork())).collect();
     let volume = done(open_volume(devices.iter().map(|device| Arc::clone(device) as _).collect(), false));
-    if !volume.lagging_devices().is_empty() {
+    if !volume.devices().lagging().is_empty() {
         let fs = done(mount(volume, options.clone()));
         done(fs.scrubber().catch_up(&mut |_| true));
-        assert!(fs.volume().lagging_devices().is_empty(), "a device is not brought up to the others after a crash");
+        assert!(fs.volume().devices().lagging().is_empty(), "a device is not brought up to the others after a crash");
         done(fs.close());
     }
     devices.iter().map(|device| device.fork()).collect()
@@ -83,7 +83,7 @@ fn judge_each_alone(
         return;
     }
     let volume = done(open_volume(devices.iter().map(|device| Arc::new(device.fork()) as _).collect(), true));
-    let lagging = volume.lagging_devices();
+    let lagging = volume.devices().lagging();
     for device in devices {
         let devid = superblock(device).map(|own| own.dev_item.devid);
         if devid.is_some_and(|devid| !lagging.contains(&devid)) {

@@ -139,7 +139,7 @@ impl VolumeIoctl {
             Self::DeviceErrors { devid, count, reset } => device_errors(engine, DeviceId(devid), count, reset),
             Self::TreeSearch(search) => search.answer(engine, subvolume),
             Self::Features => {
-                let superblock = engine.volume().superblock();
+                let superblock = engine.volume().superblocks().current();
                 let flags = [superblock.compat_flags, superblock.compat_ro.0, superblock.incompat.0];
                 Ok(flags.iter().flat_map(|flags| flags.to_le_bytes()).collect())
             }
@@ -158,8 +158,8 @@ fn fs_info(engine: &Filesystem) -> Answer {
     /// id.
     const ALL: u64 = 7;
     let volume = engine.volume();
-    let superblock = volume.superblock();
-    let devices = volume.devices();
+    let superblock = volume.superblocks().current();
+    let devices = volume.devices().items();
     let highest = devices.iter().map(|device| device.devid.0).max().unwrap_or_default();
     let mut answer = Vec::with_capacity(FS_INFO_SIZE);
     answer.extend(highest.to_le_bytes());
@@ -179,7 +179,7 @@ fn fs_info(engine: &Filesystem) -> Answer {
 
 /// The error counters of a device, at most `count` of them. The next commit makes a reset durable.
 fn device_errors(engine: &Filesystem, devid: DeviceId, count: u64, reset: bool) -> Result<Answer> {
-    let found = engine.volume().device_errors().into_iter().find(|(id, _)| *id == devid);
+    let found = engine.volume().devices().errors().into_iter().find(|(id, _)| *id == devid);
     let (_, errors) = found.ok_or(Errno::NODEV)?;
     if reset {
         engine.reset_device_errors(devid)?;
@@ -192,7 +192,7 @@ fn device_errors(engine: &Filesystem, devid: DeviceId, count: u64, reset: bool) 
 }
 
 fn dev_info(engine: &Filesystem, devid: u64, uuid: [u8; 16], paths: &BTreeMap<u64, String>) -> Result<Answer> {
-    let devices = engine.volume().devices();
+    let devices = engine.volume().devices().items();
     let asked = |device: &ubtrfs_format::items::DevItem| {
         device.devid == DeviceId(devid) && (uuid == [0; 16] || device.uuid.0 == uuid)
     };

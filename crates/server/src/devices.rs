@@ -52,7 +52,7 @@ impl Devices {
     /// or is no device of the volume any more.
     fn note_replaced(&self, engine: &Filesystem) {
         let mut by_number = self.by_number.lock();
-        if !by_number.contains_key(&TARGET.0) || engine.volume().replacement().is_some() {
+        if !by_number.contains_key(&TARGET.0) || engine.volume().replacement().state().is_some() {
             return;
         }
         let (ended, path) = (engine.replacer().progress(), by_number.remove(&TARGET.0));
@@ -116,7 +116,7 @@ impl Devices {
         options: ReplaceOptions,
         in_background: bool,
     ) -> Result<(), Errno> {
-        if !engine.volume().devices().iter().any(|item| item.devid == source) {
+        if !engine.volume().devices().items().iter().any(|item| item.devid == source) {
             return Err(Errno::NODEV);
         }
         let device = self.open(target)?;

@@ -177,14 +177,14 @@ impl Scrubs {
     ) -> (Result<(), Errno>, Vec<u8>) {
         let device = request.device;
         let nothing = |errno| (Err(errno), encode_progress(device, &ScrubProgress::default()));
-        let missing = engine.volume().missing_devices();
-        if !engine.volume().devices().iter().any(|item| item.devid == device)
+        let missing = engine.volume().devices().missing();
+        if !engine.volume().devices().items().iter().any(|item| item.devid == device)
             || missing.iter().any(|item| item.devid == device)
         {
             return nothing(Errno::NODEV);
         }
         // On a device that lags, parts that were checked before may be wrong again.
-        let goes_on_there = request.resume && !engine.volume().lagging_devices().contains(&device);
+        let goes_on_there = request.resume && !engine.volume().devices().lagging().contains(&device);
         let cancelled = if goes_on_there { self.cancelled.lock().get(&device).copied() } else { None };
         let start = Logical(cancelled.unwrap_or(request.start));
         let running = Arc::new(Running::new(engine.scrubber().bytes_to_read(Some(device), start)));

@@ -383,7 +383,7 @@ impl Shared {
             pid: std::process::id(),
             pid_started: self.facts.pid_started,
             devices: self.device_paths(),
-            lagging_devices: self.engine.volume().lagging_devices().iter().map(|device| device.0).collect(),
+            lagging_devices: self.engine.volume().devices().lagging().iter().map(|device| device.0).collect(),
             options: self.options_in_force(),
             mount_type: self.facts.mount_type.clone(),
             mount_fallback: self.facts.fallback.clone(),

@@ -196,7 +196,7 @@ impl VacateIoctl {
                 let number = match &which {
                     Which::Number(number) => DeviceId(*number),
                     Which::Name(name) if name == MISSING => {
-                        engine.volume().missing_devices().first().ok_or(Errno::NODEV)?.devid
+                        engine.volume().devices().missing().first().ok_or(Errno::NODEV)?.devid
                     }
                     Which::Name(path) => devices.number_of(engine, 0, path)?,
                 };
@@ -204,9 +204,10 @@ impl VacateIoctl {
             }
             Self::Resize { device, size, bytes_per_second } => {
                 let goes_on = within_limit(engine, bytes_per_second, goes_on);
-                let item = engine.volume().devices().into_iter().find(|item| item.devid == device);
+                let item = engine.volume().devices().items().into_iter().find(|item| item.devid == device);
                 let before = item.ok_or(Errno::NODEV)?.total_bytes;
-                let there = engine.volume().device_size(device).map_err(|error| ubtrfs::Error::from(error).errno())?;
+                let there =
+                    engine.volume().devices().size(device).map_err(|error| ubtrfs::Error::from(error).errno())?;
                 let bytes = size.of(before, there).ok_or(Errno::INVAL)?;
                 engine.relocator().resize_device(device, bytes, &|_: &VacateProgress| goes_on()).map_err(failed)?;
             }

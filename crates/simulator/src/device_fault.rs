@@ -165,7 +165,7 @@ fn spoil(devices: &[OverlayDevice], device: usize, seed: u64) -> Result<(), Stri
     let mut random = Random::new(seed);
     let volume = open_volume(forks(devices), true)?;
     let mut used = BTreeSet::new();
-    for (_, chunk) in volume.chunks() {
+    for (_, chunk) in volume.chunk_map().all() {
         let raid = chunk.flags.raid().filter(|raid| raid.copies > 1);
         let Some(raid) = raid else { continue };
         let length = chunk.length / raid.data_stripes(chunk.stripes.len());

@@ -132,7 +132,7 @@ impl Recorded {
         if let Some(place) = failed {
             // The others have everything if all is mirrored, and otherwise if the device lags.
             let lags =
-                || open_volume(forks(devices), true).is_ok_and(|it| it.lagging_devices().contains(&devid(place)));
+                || open_volume(forks(devices), true).is_ok_and(|it| it.devices().lagging().contains(&devid(place)));
             return (profiles.are_redundant() || lags()).then_some(DeviceFault::Gone(place));
         }
         // For data without checksums, nothing shows which copy is right.

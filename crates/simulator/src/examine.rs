@@ -103,10 +103,10 @@ pub(crate) fn examine_as_it_is(
     inodes: Option<u64>,
 ) -> Result<Found, String> {
     let volume = open_volume(forks(devices), true)?;
-    let superblock = volume.superblock();
+    let superblock = volume.superblocks().current();
     // The check counted the inodes of the newest commit. After a crash between the superblocks of
     // several devices, the commit before it may count.
-    let inodes = inodes.filter(|_| devices.len() == 1 || !volume.may_have_copy_ahead());
+    let inodes = inodes.filter(|_| devices.len() == 1 || !volume.superblocks().may_have_copy_ahead());
     let has_log = superblock.log_root.0 != 0;
     let commit = judge.commit(superblock.generation.0, event)?;
     let base = commit.versions.start;

@@ -34,8 +34,8 @@ pub(crate) fn with_superblocks(devices: &[Arc<dyn Device>]) -> Vec<Arc<dyn Devic
 pub fn members(devices: &[OverlayDevice]) -> Result<Vec<OverlayDevice>, String> {
     let found: Vec<&OverlayDevice> = devices.iter().filter(|device| has_superblock(*device)).collect();
     let volume = open_volume(found.iter().map(|device| Arc::new(device.fork()) as _).collect(), true)?;
-    let members: Vec<_> = volume.devices().iter().map(|item| (item.devid, item.uuid)).collect();
-    let counts = volume.superblock().generation;
+    let members: Vec<_> = volume.devices().items().iter().map(|item| (item.devid, item.uuid)).collect();
+    let counts = volume.superblocks().current().generation;
     // A device that was about to be added may have the superblock of a commit that does not count,
     // since a crash came before its end.
     let is_member = |device: &&&OverlayDevice| {

@@ -146,7 +146,7 @@ struct Found {
 fn find(judge: &Judge, device: &OverlayDevice) -> Result<Found, String> {
     check(slice::from_ref(device))?;
     let volume = open_volume(vec![Arc::new(device.fork())], true)?;
-    let superblock = volume.superblock();
+    let superblock = volume.superblocks().current();
     let fs = mount(volume, Options { read_only: true, ..judge.options.clone() })?;
     let model = look(&fs)?;
     let has_log = superblock.log_root.0 != 0;

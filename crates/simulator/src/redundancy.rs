@@ -124,7 +124,7 @@ impl Trial<'_> {
         if let Some(difference) = model.difference_except_nodatacow(&look(&fs)?) {
             return Err(format!("with all devices something else is shown: {difference}"));
         }
-        if lagging.is_some_and(|devid| !fs.volume().lagging_devices().contains(&devid)) {
+        if lagging.is_some_and(|devid| !fs.volume().devices().lagging().contains(&devid)) {
             return Err(format!("device {lagging:?} is taken for one that has all that the others have"));
         }
         let failed = |error: ubtrfs::Error| format!("mending failed: {}", error.chain());
@@ -142,7 +142,7 @@ impl Trial<'_> {
             (recording, recorded, fs) = open(&before)?;
         }
         fs.scrubber().catch_up(&mut |_| true).map_err(failed)?;
-        let still = fs.volume().lagging_devices();
+        let still = fs.volume().devices().lagging();
         if !still.is_empty() {
             return Err(format!("devices {still:?} still lag when they have been brought up to the others"));
         }

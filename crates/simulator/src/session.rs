@@ -53,7 +53,7 @@ impl Session {
         tolerance: Tolerance,
     ) -> Result<Self, String> {
         let volume = open_volume(with_superblocks(&devices), options.read_only)?;
-        let generation = volume.superblock().generation.0;
+        let generation = volume.superblocks().current().generation.0;
         let fs = mount(volume, options.clone())?;
         let mut model = match model {
             Some(model) => model,

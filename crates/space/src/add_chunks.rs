@@ -84,7 +84,7 @@ impl SpaceState {
     fn place_chunk(&mut self, kind: BlockGroupFlags, volume: &Volume) -> Option<(Logical, ChunkItem)> {
         let flags = self.profiles.of_new_chunks(kind);
         let want = self.next_chunk_length(kind);
-        let stripes = self.devices.place(flags, want, MIN_CHUNK, &volume.lagging_devices())?;
+        let stripes = self.devices.place(flags, want, MIN_CHUNK, &volume.devices().lagging())?;
         let leaving = self.chunks.leaving().iter().map(|(start, chunk)| start.0 + chunk.length);
         let end = self.groups.end().into_iter().chain(leaving).max();
         let start = end.unwrap_or(CHUNK_ALIGN).checked_next_multiple_of(CHUNK_ALIGN)?;

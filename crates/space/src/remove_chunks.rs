@@ -121,7 +121,7 @@ impl SpaceState {
                 group.idle_commits = idle;
             }
             if goes
-                && let Some(chunk) = volume.chunk(start)
+                && let Some(chunk) = volume.chunk_map().get(start)
                 && let Some(group) = self.groups.remove(start)
             {
                 assert!(
@@ -150,7 +150,7 @@ impl SpaceState {
     pub fn vacate(&mut self, volume: &Volume, _published: &Published) {
         for (start, chunk) in self.chunks.take_leaving() {
             assert!(self.groups.of(start).is_none(), "invariant 18: the addresses of chunk {start} were given out");
-            if let Err(error) = volume.remove_chunk(start) {
+            if let Err(error) = volume.chunk_map().remove(start) {
                 tracing::warn!("chunk {start}: {}", sentence(&error));
             }
             for (devid, start, len) in self.devices.vacate(&chunk) {
@@ -179,7 +179,7 @@ fn is_unused(group: &BlockGroup, volume: &Volume) -> bool {
     if group.recorded_used != 0 || group.recorded_free.total() != group.length {
         return false;
     }
-    let Some(chunk) = volume.chunk(group.start) else { return false };
+    let Some(chunk) = volume.chunk_map().get(group.start) else { return false };
     let mut all = FreeMap::default();
     all.insert(group.start.0, group.length);
     for (at, len) in DeviceMap::superblock_ranges(group.start, &chunk) {

@@ -4,20 +4,18 @@
 use std::sync::Arc;
 
 use crate::device::Device;
-use crate::volume::Volume;
 
 /// A comparison. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Comparison(Vec<Arc<dyn Device>>);
 
-impl Volume {
-    /// Begins a comparison of what is on the devices.
-    pub fn compare_devices(&self) -> Comparison {
-        let devices: Vec<_> = self.devices.load().members.iter().map(|member| Arc::clone(&member.device)).collect();
+impl Comparison {
+    /// Begins a comparison of what is on these devices.
+    pub(crate) fn of(devices: Vec<Arc<dyn Device>>) -> Self {
         for device in &devices {
             device.begin_comparing();
         }
-        Comparison(devices)
+        Self(devices)
     }
 }
 

@@ -11,7 +11,6 @@
 //! [`Device`] promises.
 
 mod absent_device;
-mod add_device;
 mod buffer;
 mod chunk_map;
 mod comparison;
@@ -26,7 +25,7 @@ mod device;
 mod device_part;
 mod device_set;
 mod device_user;
-mod direct_read;
+mod devices;
 mod error;
 mod exclusive;
 mod fault_log;
@@ -34,12 +33,13 @@ mod faults;
 #[cfg(feature = "testing")]
 mod faulty_device;
 mod file_device;
+mod identity;
 mod image_lock;
 mod in_flight;
 mod kept_file;
-mod looks;
 mod loop_devices;
 mod member;
+mod membership;
 mod memory_device;
 pub mod mount_table;
 mod named_device;
@@ -51,39 +51,38 @@ mod overlay_device;
 mod parity;
 mod partition_fault;
 mod partitions;
-mod primary;
+mod primary_superblock;
 mod proof;
 mod protected_device;
-mod publish;
 mod read;
 mod read_ahead_device;
-mod rebuild;
 #[cfg(feature = "testing")]
 mod recording_device;
-mod redundancy;
-mod remove_device;
-mod repair_run;
 mod replace;
 mod replacing;
 mod rescue;
 mod runs;
 mod scan;
 mod scrub;
-mod scrub_parity;
 mod scrubbed;
-mod staleness;
+mod shared_chunk_map;
+mod shared_state;
+mod superblock_copy;
+mod superblock_order;
+mod superblocks;
 #[cfg(feature = "testing")]
 mod throttled_device;
 mod uring;
 mod volume;
 mod window_device;
 mod write;
+mod write_access;
 mod write_group;
 mod write_pool;
 mod writer_lease;
 mod writer_mark;
+mod written;
 
-pub use add_device::{MIN_DEVICE, wipe};
 pub use buffer::{ALIGNMENT, Buffer, SharedBuffer};
 pub use comparison::Comparison;
 pub use counted_lock::{CountedMutex, CountedRwLock, LockCounters};
@@ -91,7 +90,8 @@ pub use deferred_superblocks::DeferredSuperblocks;
 pub use device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites, check_writes};
 pub use device_part::DevicePart;
 pub use device_user::User;
-pub use direct_read::DirectRead;
+pub use devices::VolumeDevices;
+
 pub use error::{DeviceFault, Error, Half, Result, WriteError};
 pub use exclusive::{check_unmounted, claim, open_exclusively, open_part_exclusively, patiently};
 pub use fault_log::FaultRecord;
@@ -103,6 +103,7 @@ pub use file_device::{Engine, Exclusive, FileDevice, OpenMode, backing_file, who
 pub use kept_file::keep_from_use;
 pub use loop_devices::SOURCE_LABEL;
 pub use member::{DeviceErrorKind, DeviceErrors};
+pub use membership::{MIN_DEVICE, Membership, wipe};
 pub use memory_device::MemoryDevice;
 #[cfg(feature = "testing")]
 pub use named_device::{LeaseCheck, open_elsewhere};
@@ -113,16 +114,18 @@ pub use open::OpenOptions;
 pub use overlay_device::OverlayDevice;
 pub use partition_fault::PartitionFault;
 pub use partitions::{Partition, PartitionTable, TableKind};
-pub use publish::{Copies, Published};
+pub use read::{DirectRead, VolumeReader};
 pub use read_ahead_device::ReadAheadDevice;
 #[cfg(feature = "testing")]
 pub use recording_device::{Event, Fate, OpenWrite, RecordedWrite, RecordingDevice, random_fates};
-pub use replace::Copied;
+pub use replace::{Copied, DeviceReplacement};
 pub use replacing::TARGET;
 pub use rescue::{Candidate, Origin};
 pub use scan::{FoundDevice, scan_devices};
-pub use scrub_parity::ParityScrub;
+pub use scrub::{ParityScrub, VolumeScrub};
 pub use scrubbed::{ScrubScope, Scrubbed};
+pub use shared_chunk_map::SharedChunkMap;
+pub use superblocks::{Copies, Published, Superblocks};
 #[cfg(feature = "testing")]
 pub use throttled_device::ThrottledDevice;
 #[cfg(feature = "testing")]
@@ -131,6 +134,7 @@ pub use ubtrfs_nbd::{BootTime, Clock};
 pub use ubtrfs_random::Rng;
 pub use volume::{Volume, VolumeCounters};
 pub use window_device::WindowDevice;
-pub use write::{CompletedWrites, Data, Flushed, Nodes, Ticket, Write};
+pub use write::{Ticket, VolumeWriter, Write};
 #[cfg(feature = "testing")]
 pub use writer_lease::Timing as WriterTiming;
+pub use written::{CompletedWrites, Data, Flushed, Nodes};

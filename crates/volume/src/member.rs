@@ -17,8 +17,8 @@ use ubtrfs_threads::{Mutex, Rank};
 use crate::absent_device::AbsentDevice;
 use crate::buffer::Buffer;
 use crate::device::Device;
-use crate::primary::Primary;
-use crate::staleness::Descent;
+use crate::primary_superblock::Primary;
+use crate::superblock_order::Descent;
 
 /// One device of the volume.
 #[derive(Debug)]

@@ -43,12 +43,12 @@ impl Volume {
     /// states of this volume. Does not check whether the trees below are whole, nor whether a node
     /// above the highest one of a commit has been lost. Reads all block groups of metadata.
     pub fn find_old_roots(&self) -> Vec<Candidate> {
-        let superblock = self.superblock();
+        let superblock = self.superblocks().current();
         let mut found = Highest::default();
         // A hostile volume may have many chunks at the same place.
         let mut left =
-            self.devices.load().members.iter().fold(0_u64, |sum, member| sum.saturating_add(member.device.size()));
-        for (start, chunk) in self.chunks() {
+            self.devices().set().members.iter().fold(0_u64, |sum, member| sum.saturating_add(member.device.size()));
+        for (start, chunk) in self.chunk_map().all() {
             if chunk.flags.contains(BlockGroupFlags::METADATA) {
                 let length = chunk.length.min(left);
                 left -= length;
@@ -78,13 +78,13 @@ impl Volume {
                 return;
             }
             let mut bytes = Buffer::for_reading(len as usize);
-            if self.read_data(start.plus(at), &mut bytes, None).is_ok() {
+            if self.reader().read_data(start.plus(at), &mut bytes, None).is_ok() {
                 self.look_at(start.plus(at), &bytes, newest, found);
             } else {
                 // Reads node by node to skip what can't be read.
                 let mut node = Buffer::for_reading(node_size as usize);
                 for place in (at..at + len).step_by(node_size as usize) {
-                    if self.read_data(start.plus(place), &mut node, None).is_ok() {
+                    if self.reader().read_data(start.plus(place), &mut node, None).is_ok() {
                         self.look_at(start.plus(place), &node, newest, found);
                     }
                 }
@@ -108,7 +108,7 @@ impl Volume {
                 first_key: None,
                 fsid: self.metadata_fsid(),
             };
-            if self.read_node(&expected).is_ok() {
+            if self.reader().read_node(&expected).is_ok() {
                 found.add(&header);
             }
         }

@@ -83,7 +83,7 @@ fn a_device_that_becomes_a_volumes_is_marked_when_it_has_been_wiped() {
     let device = Arc::new(MemoryDevice::from_bytes(vec![7; 16 << 20]));
     let protected = ProtectedDevice::new(device.clone(), 0, SLOW, None).unwrap();
     assert_eq!(mark(&device), None, "something else is there");
-    crate::add_device::wipe(&protected).unwrap();
+    crate::membership::wipe(&protected).unwrap();
     let superblock = volume().to_bytes()[..PLACE].to_vec();
     write(&protected, 0, &superblock).unwrap();
     assert_eq!(mark(&device).unwrap().process.pid, std::process::id());

@@ -7,8 +7,9 @@ use ubtrfs_format::{BackupRoot, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK
 use crate::buffer::{Buffer, SharedBuffer};
 use crate::device::{Device, DeviceWrite};
 use crate::error::{Error, Result};
-use crate::open::{CopyError, Found, OpenOptions, read_copy};
+use crate::open::OpenOptions;
 use crate::replacing::TARGET;
+use crate::superblock_copy::{CopyError, Found, read_copy};
 use crate::volume::Volume;
 
 /// A state of a volume that something in a superblock references.

@@ -8,7 +8,7 @@ use ubtrfs_format::{SUPERBLOCK_COPIES, Superblock};
 
 use crate::loop_devices::serves_our_mount;
 use crate::named_device::open_to_look;
-use crate::open::read_copy;
+use crate::superblock_copy::read_copy;
 
 /// A block device with a btrfs.
 #[derive(Clone, Debug)]

@@ -23,7 +23,8 @@ impl Rows {
     fn of(images: Vec<PathBuf>) -> Self {
         let volume = Volume::open(open(&images), OpenOptions { read_only: true }).unwrap();
         let is_data = |flags: BlockGroupFlags| flags.contains(BlockGroupFlags::DATA);
-        let chunk = volume.chunks().into_iter().rfind(|(_, chunk)| is_data(chunk.flags)).expect("a data chunk").1;
+        let chunk =
+            volume.chunk_map().all().into_iter().rfind(|(_, chunk)| is_data(chunk.flags)).expect("a data chunk").1;
         Self { images, chunk }
     }
 

@@ -75,9 +75,9 @@ impl Population<'_> {
         let mut sizes = self.sizes;
         if self.arguments.populate.shrink {
             session.shrink().map_err(|error| about(&error))?;
-            sizes = session.fs().volume().devices().iter().map(|item| item.total_bytes).collect();
+            sizes = session.fs().volume().devices().items().iter().map(|item| item.total_bytes).collect();
         }
-        let chunks = session.fs().volume().chunks();
+        let chunks = session.fs().volume().chunk_map().all();
         let chunks = chunks.iter().map(|(_, chunk)| (chunk.flags, chunk.length)).collect();
         session.publish().map_err(|error| about(&error))?;
         Ok(Populated { sizes, chunks, counts, shrunk })

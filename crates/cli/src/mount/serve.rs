@@ -152,7 +152,7 @@ fn run(
     // From here on only the volume holds the devices, so that it can close those that are removed.
     drop(devices);
     let volume = Arc::clone(shared.engine().volume());
-    shared.on_stop_waiting(move || volume.stop_waiting());
+    shared.on_stop_waiting(move || volume.devices().stop_waiting());
     let timeout = job.request.timeout;
     shared.on_new_devices(Box::new(move |path| open_new(path, timeout)));
     let transport = syncs.transport(job.request.transport);

@@ -96,7 +96,7 @@ fn copy_changed(
     if wanted.is_empty() && problem.is_none() {
         return Ok(None);
     }
-    let generation = older.volume.superblock().generation;
+    let generation = older.volume.superblocks().current().generation;
     // The directory is made in the one that was found empty, and symbolic links that somebody has
     // put there since are not followed.
     let name = format!("generation-{generation}");

@@ -15,7 +15,7 @@ impl Committer {
         if self.info.is_read_only() {
             return Err(Errno::ROFS.into());
         }
-        let item = self.info.volume.add_device(device)?;
+        let item = self.info.volume.membership().add(device)?;
         self.info.space.lock().devices_mut().add(item);
         self.commit()?;
         tracing::info!(device = item.devid.0, bytes = item.total_bytes, "the volume has one more device");

@@ -51,10 +51,10 @@ impl ChunkChanges {
         let devices = space.devices().items();
         drop(space);
         for device in &devices_changed.added {
-            committer.info.volume.announce_device(device.devid, generation)?;
+            committer.info.volume.membership().announce(device.devid, generation)?;
         }
         for device in &devices_changed.removed {
-            committer.info.volume.remove_device(device.devid, generation)?;
+            committer.info.volume.membership().remove(device.devid, generation)?;
         }
         Ok((Self { new, removed, devices_changed, are_devices_cut, devices }, edits))
     }
@@ -100,7 +100,7 @@ impl ChunkChanges {
         for device in &self.devices {
             let key = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, device.devid.0);
             chunk_edits.put(key, device.to_bytes());
-            if let Err(error) = committer.info.volume.set_device_item(*device) {
+            if let Err(error) = committer.info.volume.devices().set_item(*device) {
                 tracing::warn!("device {}: {}", device.devid, sentence(&error));
             }
         }

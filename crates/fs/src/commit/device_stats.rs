@@ -7,11 +7,11 @@ use crate::error::Result;
 
 /// Adds the items to the counters that the volume has kept since it was opened.
 pub(crate) fn load(volume: &Volume, device_tree: &Snapshot) -> Result<()> {
-    for (devid, _) in volume.device_errors() {
+    for (devid, _) in volume.devices().errors() {
         if let Some(item) = device_tree.get(&DeviceErrors::key(devid))? {
             let saved = DeviceErrors::parse(&item);
-            volume.add_device_errors(devid, saved)?;
-            volume.note_saved_device_errors(devid, saved)?;
+            volume.devices().add_errors(devid, saved)?;
+            volume.devices().note_saved_errors(devid, saved)?;
         }
     }
     Ok(())
@@ -21,9 +21,9 @@ pub(crate) fn load(volume: &Volume, device_tree: &Snapshot) -> Result<()> {
 /// item.
 pub(crate) fn edits(volume: &Volume) -> Result<EditBatch> {
     let mut edits = EditBatch::new();
-    for (devid, errors) in volume.unsaved_device_errors() {
+    for (devid, errors) in volume.devices().unsaved_errors() {
         edits.put(DeviceErrors::key(devid), errors.to_bytes());
-        volume.note_saved_device_errors(devid, errors)?;
+        volume.devices().note_saved_errors(devid, errors)?;
     }
     Ok(edits)
 }

@@ -42,7 +42,7 @@ impl EarlyLeaves {
 
     fn wait(&mut self, committer: &Committer, next: Option<Ticket<Nodes>>) -> Result<()> {
         if let Some(ticket) = std::mem::replace(&mut self.under_way, next) {
-            let written = committer.info.volume.wait(ticket).at(Step::WriteTreeBlocks)?;
+            let written = committer.info.volume.writer().wait(ticket).at(Step::WriteTreeBlocks)?;
             self.written = Some(match self.written.take() {
                 Some(before) => before.merge(written),
                 None => written,

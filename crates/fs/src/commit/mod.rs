@@ -19,13 +19,13 @@
 //!   │ Committer::wait_for_data                       ──▶ CompletedWrites<Data>
 //!   ▼
 //! data written
-//!   │ submit, Volume::wait, EarlyLeaves::finish      ──▶ CompletedWrites<Nodes>
+//!   │ submit, VolumeWriter::wait, EarlyLeaves::finish──▶ CompletedWrites<Nodes>
 //!   ▼
 //! nodes written
-//!   │ Volume::flush, which takes both                ──▶ Flushed
+//!   │ VolumeWriter::flush, which takes both          ──▶ Flushed
 //!   ▼
 //! flushed
-//!   │ Volume::write_superblock, which takes that     ──▶ Published
+//!   │ Superblocks::write, which takes that           ──▶ Published
 //!   ▼
 //! durable
 //!   │ FsInfo::publish, SpaceState::vacate, InodeState::forget_frozen,

@@ -50,7 +50,7 @@ impl Committer {
         let idle = wanted.is_empty()
             && !is_asked
             && !self.info.space.lock().has_changes()
-            && !self.info.volume.wants_commit()
+            && !self.info.volume.devices().want_commit()
             && !self.has_chunks_to_empty();
         // A commit ends a log even if nothing has changed.
         let has_log = self.info.committed().superblock.log_root.0 != 0;
@@ -68,7 +68,7 @@ impl Committer {
             result = self.commit_open_transaction(None);
             waiting.committed(&self.info, result.as_ref().map(|_| ()).map_err(Arc::clone));
         }
-        if result.is_ok() && self.info.volume.has_secret_lag() {
+        if result.is_ok() && self.info.volume.devices().have_secret_lag() {
             // By invariant 34: a device failed while its superblock was written.
             result = self.commit_open_transaction(None);
         }
@@ -77,7 +77,7 @@ impl Committer {
             self.info.counters.commits.fetch_add(1, Ordering::Relaxed);
             let bytes = self.info.counters.commit_bytes.load(Ordering::Relaxed) - bytes_before;
             self.info.counters.last_commit_bytes.store(bytes, Ordering::Relaxed);
-            if !self.info.volume.lagging_devices().is_empty() {
+            if !self.info.volume.devices().lagging().is_empty() {
                 self.info.resilver_request.ask();
             }
         }
@@ -261,7 +261,7 @@ impl Committer {
     /// Waits for data in flight, which the devices could write during the merge.
     #[inline(never)]
     fn wait_for_data(&self, inodes: &[Arc<Inode>]) -> Result<CompletedWrites<Data>> {
-        let mut data = self.info.volume.wait_all([])?;
+        let mut data = self.info.volume.writer().wait_all([])?;
         for inode in inodes {
             let ordered: Vec<_> = inode.read().ordered.iter().cloned().collect();
             match self.writeback.wait_for_all(&ordered) {

@@ -12,7 +12,7 @@ impl Committer {
         }
         self.commit()?;
         // Each commit may empty a chunk, since trees move out of nearly empty ones.
-        let most = 2 * self.info.volume.chunks().len();
+        let most = 2 * self.info.volume.chunk_map().all().len();
         for _ in 0..most {
             if !self.has_chunks_to_empty() {
                 break;

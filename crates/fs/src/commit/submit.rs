@@ -14,7 +14,7 @@ pub(super) fn submit(committer: &Committer, nodes: Vec<(Logical, Block)>) -> Res
     let writes = nodes.iter().map(|(at, block)| Write { at: *at, data: block.share() }).collect();
     let bytes: usize = nodes.iter().map(|(_, block)| block.len()).sum();
     committer.info.counters.commit_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-    let ticket = committer.info.volume.submit_nodes(writes).at(Step::WriteTreeBlocks)?;
+    let ticket = committer.info.volume.writer().submit_nodes(writes).at(Step::WriteTreeBlocks)?;
     for (at, block) in nodes {
         let generation = block.header()?.generation;
         committer.info.cache.insert(at, generation, block);

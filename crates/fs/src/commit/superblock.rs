@@ -42,7 +42,8 @@ pub(super) fn next(
     if let Some(label) = committer.requests.label() {
         next.label = label;
     }
-    next.num_devices = chunks.devices_changed.number_after(committer.info.volume.devices_by(&committed.superblock));
+    next.num_devices =
+        chunks.devices_changed.number_after(committer.info.volume.superblocks().devices_by(&committed.superblock));
     next.total_bytes = chunks.devices_changed.bytes_after(next.total_bytes);
     next.total_bytes = next.total_bytes.saturating_sub(committer.info.space.lock().devices_mut().take_cut());
     next.bytes_used = committer.info.space.lock().bytes_used();
@@ -93,7 +94,7 @@ fn drop_removed_system_chunks(committer: &Committer, next: &mut Superblock, new_
     let later: Vec<Logical> = committer.info.space.lock().new_chunks().collect();
     let is_new = |start| later.contains(&start) || new_chunks.iter().any(|new| new.start == start);
     next.sys_chunk_array.clear();
-    for (start, chunk) in committer.info.volume.chunks() {
+    for (start, chunk) in committer.info.volume.chunk_map().all() {
         let stays = !leaving.contains(&start) && !is_new(start);
         if chunk.flags.contains(BlockGroupFlags::SYSTEM) && stays {
             let key = Key::new(objectid::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, start.0);

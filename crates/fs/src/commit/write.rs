@@ -133,16 +133,16 @@ fn publish(
     superblock: &mut Superblock,
 ) -> Result<Published> {
     let volume = &committer.info.volume;
-    let mut nodes = early.finish(committer, volume.wait(nodes).at(Step::WriteTreeBlocks)?)?;
+    let mut nodes = early.finish(committer, volume.writer().wait(nodes).at(Step::WriteTreeBlocks)?)?;
     if let Some(log) = log {
-        let log_nodes = volume.submit_nodes(log.writes().collect()).at(Step::WriteLogTreeBlocks)?;
+        let log_nodes = volume.writer().submit_nodes(log.writes().collect()).at(Step::WriteLogTreeBlocks)?;
         data = data.merge(committer.writeback.wait_for_all(&log.ordered).map_err(Error::Shared)?);
-        nodes = nodes.merge(volume.wait(log_nodes).at(Step::WriteLogTreeBlocks)?);
+        nodes = nodes.merge(volume.writer().wait(log_nodes).at(Step::WriteLogTreeBlocks)?);
         log.enter_into(superblock);
     }
-    let flushed = volume.flush(data, nodes).at(Step::FlushBeforeSuperblock)?;
+    let flushed = volume.writer().flush(data, nodes).at(Step::FlushBeforeSuperblock)?;
     committer.info.check_panics()?;
-    volume.write_superblock(superblock, Copies::All, flushed).map_err(|error| {
+    volume.superblocks().write(superblock, Copies::All, flushed).map_err(|error| {
         let step = Step::of_superblock(&error);
         Error::from(error).at(step)
     })

@@ -56,7 +56,7 @@ struct VolumeNodes {
 
 impl NodeSource for VolumeNodes {
     fn read_node(&self, expected: &NodeExpectation) -> std::result::Result<Vec<u8>, BoxError> {
-        let block = self.volume.read_node(expected)?;
+        let block = self.volume.reader().read_node(expected)?;
         if self.whole {
             self.check(expected.bytenr, &block)?;
         }
@@ -64,7 +64,7 @@ impl NodeSource for VolumeNodes {
     }
 
     fn reads_ahead(&self) -> usize {
-        self.volume.reads_ahead()
+        self.volume.devices().reads_ahead()
     }
 }
 
@@ -74,7 +74,7 @@ impl VolumeNodes {
         let header = Header::parse(block).map_err(malformed)?;
         check_header(&header, self.volume.chunk_tree_uuid()).map_err(malformed)?;
         if let Node::Leaf(leaf) = Node::view(block).map_err(malformed)? {
-            check_leaf(header.owner, &leaf, &ItemContext::from(&self.volume.superblock()))
+            check_leaf(header.owner, &leaf, &ItemContext::from(&self.volume.superblocks().current()))
                 .map_err(|fault| Error::MalformedItem { block: at, fault })?;
         }
         Ok(())
@@ -83,7 +83,7 @@ impl VolumeNodes {
 
 /// Returns a cache for the tree blocks of a volume, for a read-only or a writable mount.
 fn node_cache(volume: &Arc<Volume>, options: &Options, read_only: bool) -> Arc<NodeCache> {
-    let superblock = volume.superblock();
+    let superblock = volume.superblocks().current();
     let geometry = Geometry {
         node_size: superblock.node_size,
         sector_size: superblock.sector_size,
@@ -132,7 +132,7 @@ impl Filesystem {
     }
 
     fn open_claimed(volume: Arc<Volume>, options: Options, claim: Option<File>) -> Result<Arc<Self>> {
-        let superblock = volume.superblock();
+        let superblock = volume.superblocks().current();
         let read_only = options.read_only || volume.is_read_only();
         check_features(&superblock, read_only)?;
         if !read_only {
@@ -145,7 +145,7 @@ impl Filesystem {
             return Err(Error::Refused(Refusal::RescueOfWriters));
         }
         if rescue.ignore_metadata_checksums {
-            volume.ignore_node_checksums();
+            volume.reader().ignore_node_checksums();
         }
         let cache = node_cache(&volume, &options, read_only);
         let committed = Committed::load(superblock, cache.clone(), &options.rescue)?;
@@ -165,7 +165,7 @@ impl Filesystem {
         if !read_only {
             // The program that wrote what has been read may have been killed before its barrier.
             // After this barrier it counts as durable (invariant 22).
-            volume.barrier()?;
+            volume.writer().barrier()?;
         }
         let device_tree = if read_only { None } else { Some(committed.tree(TreeId::DEV)?) };
         let background = options.background_commits && !read_only;
@@ -220,7 +220,7 @@ impl Filesystem {
     /// Whether a writable mount finds work that it would start at once: a lagging device, a device
     /// replacement or a reloc tree.
     fn has_work_left(&self) -> Result<bool> {
-        let lags = !self.info.volume.lagging_devices().is_empty();
+        let lags = !self.info.volume.devices().lagging().is_empty();
         Ok(lags || self.committer.replacement().item().is_in_progress() || self.committer.has_reloc_trees()?)
     }
 
@@ -228,7 +228,7 @@ impl Filesystem {
     /// lags.
     fn catch_up_all(&self) -> Result<()> {
         self.scrubber.catch_up(&mut |_| true)?;
-        match self.info.volume.lagging_devices().first() {
+        match self.info.volume.devices().lagging().first() {
             None => Ok(()),
             Some(devid) => {
                 let why =
@@ -254,7 +254,7 @@ impl Filesystem {
     /// is dropped.
     pub fn close(&self) -> Result<()> {
         self.stop_threads();
-        self.info.volume.say_bad_copies();
+        self.info.volume.devices().say_bad_copies();
         if self.info.is_read_only() && self.info.aborted().is_none() {
             return Ok(());
         }
@@ -366,10 +366,10 @@ fn check_features(superblock: &Superblock, read_only: bool) -> Result<()> {
 fn check_chunks(superblock: &Superblock, volume: &Volume, recount: bool) -> Result<()> {
     superblock.check_mountable()?;
     let context = ItemContext::from(superblock);
-    for (start, chunk) in volume.chunks() {
+    for (start, chunk) in volume.chunk_map().all() {
         check_chunk(start, &chunk, &context)?;
     }
-    for device in volume.devices() {
+    for device in volume.devices().items() {
         if device.bytes_used > device.total_bytes && !recount {
             let what = "device item bytes_used";
             return Err(ubtrfs_format::Error::BadValue { what, value: device.bytes_used }.into());
@@ -403,7 +403,7 @@ fn check_writable_state(committed: &Committed, volume: &Volume) -> Result<()> {
         return refuse("a balance of the volume was interrupted while it merged reloc trees".into());
     }
     let has_parity = |flags: BlockGroupFlags| flags.raid().is_none_or(|raid| raid.parities > 0);
-    if let Some((_, chunk)) = volume.chunks().into_iter().find(|(_, chunk)| has_parity(chunk.flags)) {
+    if let Some((_, chunk)) = volume.chunk_map().all().into_iter().find(|(_, chunk)| has_parity(chunk.flags)) {
         return refuse(format!("the volume has {} chunks", chunk.flags.profile_name()));
     }
     Ok(())
@@ -425,10 +425,10 @@ fn read_space(committed: &Committed, volume: &Volume, options: &Options, recount
         dev_tree: &committed.tree(TreeId::DEV)?,
         free_space_tree: free_space_tree.as_ref(),
         keeps_free_space_tree: superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE),
-        chunks: &volume.chunks(),
-        devices: &volume.devices(),
-        closed_devices: &volume.closed_devices(),
-        seed_devices: &volume.seed_devices(),
+        chunks: &volume.chunk_map().all(),
+        devices: &volume.devices().items(),
+        closed_devices: &volume.devices().closed(),
+        seed_devices: &volume.devices().seeds(),
         node_size: superblock.node_size.into(),
         sector_size: superblock.sector_size.into(),
         max_chunk: options.largest_chunk,
@@ -446,6 +446,6 @@ fn empty_space(committed: &Committed, volume: &Volume) -> Space {
     read_space(committed, volume, &Options::default(), false).unwrap_or_else(|error| {
         tracing::debug!("free space is not known: {}", error.chain());
         let superblock = &committed.superblock;
-        Space::unknown(&volume.devices(), superblock.node_size.into(), superblock.sector_size.into())
+        Space::unknown(&volume.devices().items(), superblock.node_size.into(), superblock.sector_size.into())
     })
 }

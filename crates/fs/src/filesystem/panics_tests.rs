@@ -15,7 +15,7 @@ fn regular() -> NewInode {
 
 fn generation(device: &Arc<MemoryDevice>) -> Generation {
     let copy = Arc::new(MemoryDevice::from_bytes(device.to_bytes())) as Arc<dyn Device>;
-    Volume::open(vec![copy], OpenOptions { read_only: true }).unwrap().superblock().generation
+    Volume::open(vec![copy], OpenOptions { read_only: true }).unwrap().superblocks().current().generation
 }
 
 /// Lets a thread panic within a file system that has changes, and checks that none of them is

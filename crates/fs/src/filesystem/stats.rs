@@ -93,7 +93,7 @@ impl Filesystem {
         let counters = &self.info.counters;
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let (errors, last_errors) =
-            with_faults(self.info.writability.last_errors().get(), self.info.volume.last_faults());
+            with_faults(self.info.writability.last_errors().get(), self.info.volume.devices().last_faults());
         let (chunks_made, chunks_given_back) = self.info.space.lock().chunk_counts();
         Stats {
             chunks_made,

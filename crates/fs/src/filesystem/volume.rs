@@ -77,7 +77,7 @@ impl Filesystem {
         if self.is_read_only() {
             return Err(Errno::ROFS.into());
         }
-        self.info.volume.reset_device_errors(devid).map_err(Into::into)
+        self.info.volume.devices().reset_errors(devid).map_err(Into::into)
     }
 
     /// Whether changes are refused.

@@ -14,8 +14,8 @@
 //!                 ▼                     └── Log::fall_back ──▶ needs a commit
 //!             prepared                                             │ ClosedGroup::committed
 //!                 │ Writeback::wait_for_all: data                  │
-//!                 │ Volume::wait: nodes                            │
-//!                 │ Volume::flush, Volume::write_superblock        │
+//!                 │ VolumeWriter::wait: nodes                      │
+//!                 │ VolumeWriter::flush, Superblocks::write        │
 //!                 ▼                                                ▼
 //!             published ── PreparedLog::published, ClosedGroup::logged ──▶ ended, FsyncGroup::end
 //!

@@ -45,7 +45,8 @@ impl Log {
         let base = self.info.committed();
         let transaction = self.info.gate.current();
         let Some(log) = self.prepare_log(tree_log, closed, &base, &transaction)? else { return Ok(None) };
-        let nodes = self.info.volume.submit_nodes(log.writes().collect()).or_abort(Step::WriteLogTreeBlocks)?;
+        let nodes =
+            self.info.volume.writer().submit_nodes(log.writes().collect()).or_abort(Step::WriteLogTreeBlocks)?;
         Ok(Some(LogWrites { base, log, nodes }))
     }
 
@@ -54,12 +55,12 @@ impl Log {
         let LogWrites { base, log, nodes } = writes;
         let _watch = self.info.panics.watch();
         let data = self.writeback.wait_for_all(&log.ordered).map_err(|error| Stop::Abort(Error::Shared(error)))?;
-        let nodes = self.info.volume.wait(nodes).or_abort(Step::WriteLogTreeBlocks)?;
-        let flushed = self.info.volume.flush(data, nodes).or_abort(Step::FlushBeforeSuperblock)?;
+        let nodes = self.info.volume.writer().wait(nodes).or_abort(Step::WriteLogTreeBlocks)?;
+        let flushed = self.info.volume.writer().flush(data, nodes).or_abort(Step::FlushBeforeSuperblock)?;
         let mut superblock = base.superblock.clone();
         log.enter_into(&mut superblock);
         self.info.check_panics().map_err(Stop::Abort)?;
-        let published = self.info.volume.write_superblock(&superblock, Copies::Primary, flushed);
+        let published = self.info.volume.superblocks().write(&superblock, Copies::Primary, flushed);
         let published = published.map_err(|error| {
             let step = Step::of_superblock(&error);
             Stop::Abort(Error::from(error).at(step))
@@ -73,7 +74,7 @@ impl Log {
     /// with which the others are durable, but the superblock of a log has the generation of the
     /// commit before it.
     fn require_no_secret_lag(&self) -> Result<(), Stop> {
-        if self.info.volume.has_secret_lag() { Err(Reason::DeviceFailed.into()) } else { Ok(()) }
+        if self.info.volume.devices().have_secret_lag() { Err(Reason::DeviceFailed.into()) } else { Ok(()) }
     }
 
     /// Gathers and merges the log of a group. `None` if the log contains everything of it already.

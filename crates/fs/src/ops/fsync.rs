@@ -129,7 +129,7 @@ impl Durability {
         match need {
             Need::Log => return self.log.join(inode, done),
             // A commit has to record that a device failed (invariant 34).
-            Need::Nothing if self.info.volume.has_secret_lag() && !self.info.is_at_rest() => {
+            Need::Nothing if self.info.volume.devices().have_secret_lag() && !self.info.is_at_rest() => {
                 return self.log.join(inode, done);
             }
             Need::Nothing => {

@@ -33,7 +33,7 @@ impl DirectoryOperations {
 
     /// Reads ahead what lookups of these entries will need, on devices on which reading takes long.
     fn prefetch(&self, dir: InodeId, entries: &[DirectoryEntry]) -> Result<()> {
-        if self.info.volume.reads_ahead() == 0 {
+        if self.info.volume.devices().reads_ahead() == 0 {
             return Ok(());
         }
         let keys = entries.iter().flat_map(|entry| {

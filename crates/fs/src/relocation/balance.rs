@@ -125,7 +125,7 @@ impl Balancer {
     /// replaced.
     fn begin_alone(&self) -> Result<Running<'_>> {
         let exclusive = self.info().exclusive_op.begin()?;
-        if self.info().volume.replacement().is_some() {
+        if self.info().volume.replacement().state().is_some() {
             return Err(Errno::INPROGRESS.into());
         }
         Ok(exclusive)
@@ -245,7 +245,7 @@ impl Balancer {
 
     /// Returns the most copies that chunks of a kind have, and the most devices that they can lose.
     fn most_copies(&self, kind: BlockGroupFlags) -> (u64, u64) {
-        let chunks = self.info().volume.chunks().into_iter().filter(|(_, chunk)| chunk.flags.contains(kind));
+        let chunks = self.info().volume.chunk_map().all().into_iter().filter(|(_, chunk)| chunk.flags.contains(kind));
         let raids = chunks.filter_map(|(_, chunk)| chunk.flags.raid());
         raids.map(|raid| (raid.copies, raid.tolerated_losses())).max().unwrap_or_default()
     }
@@ -272,7 +272,7 @@ impl Balancer {
         let space = self.info().space.lock();
         let mut left = [limit(&balance.data), limit(&balance.metadata), limit(&balance.system)];
         let mut chosen = Vec::new();
-        for (start, chunk) in self.info().volume.chunks().into_iter().rev() {
+        for (start, chunk) in self.info().volume.chunk_map().all().into_iter().rev() {
             let Some((used, _, flags)) = space.usage(start) else { continue };
             if !space.can_be_emptied(start) {
                 continue;

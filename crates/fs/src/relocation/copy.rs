@@ -65,7 +65,7 @@ impl Relocator {
     }
 
     fn copy_all(&self, data: &[(Logical, u64, bool)], targets: &mut Vec<DataTarget>) -> Result<CompletedWrites<Data>> {
-        let mut written = self.info.volume.wait_all([])?;
+        let mut written = self.info.volume.writer().wait_all([])?;
         for (from, length, has_data) in data.iter().copied() {
             let to = self.place(length)?;
             targets.push(DataTarget { from, length, to, is_copied: has_data });
@@ -106,10 +106,10 @@ impl Relocator {
             let mut buffer = Buffer::for_reading(len as usize);
             let begin = from.plus(at);
             self.read_verified(begin, &mut buffer, &sums)?;
-            tickets.push(volume.submit(vec![Write { at: to.plus(at), data: buffer.share() }])?);
+            tickets.push(volume.writer().submit(vec![Write { at: to.plus(at), data: buffer.share() }])?);
             at += len;
         }
-        Ok(volume.wait_all(tickets)?)
+        Ok(volume.writer().wait_all(tickets)?)
     }
 
     /// Reads data of which some sectors have checksums.
@@ -126,15 +126,15 @@ impl Relocator {
             }
             let place = |address: Logical| (address.0 - at.0) as usize;
             if next < begin {
-                volume.read_data(next, &mut buf[place(next)..place(begin)], None)?;
+                volume.reader().read_data(next, &mut buf[place(next)..place(begin)], None)?;
             }
             let position = |address: Logical| ((address.0 - start.0) / sector) as usize * size;
             let part = run.get(position(begin)..position(stop));
-            volume.read_data(begin, &mut buf[place(begin)..place(stop)], part)?;
+            volume.reader().read_data(begin, &mut buf[place(begin)..place(stop)], part)?;
             next = stop;
         }
         if next < end {
-            volume.read_data(next, &mut buf[(next.0 - at.0) as usize..], None)?;
+            volume.reader().read_data(next, &mut buf[(next.0 - at.0) as usize..], None)?;
         }
         Ok(())
     }

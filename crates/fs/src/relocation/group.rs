@@ -61,7 +61,7 @@ impl Relocator {
         if self.info.is_read_only() {
             return Err(Errno::ROFS.into());
         }
-        let chunk = self.info.volume.chunk(start).ok_or(Errno::NOENT)?;
+        let chunk = self.info.volume.chunk_map().get(start).ok_or(Errno::NOENT)?;
         let mut closed = self.close(start, chunk.flags)?;
         // After this commit, no write to the group is in flight.
         self.committer.commit()?;

@@ -94,20 +94,20 @@ impl Relocator {
         let sector = u64::from(volume.sector_size());
         let bytes = bytes / sector * sector;
         let item = self.info.space.lock().devices().item(devid).ok_or(Errno::NODEV)?;
-        if volume.missing_devices().iter().any(|missing| missing.devid == devid) {
+        if volume.devices().missing().iter().any(|missing| missing.devid == devid) {
             return Err(Errno::NODEV.into());
         }
-        if volume.seed_devices().contains(&devid) {
+        if volume.devices().seeds().contains(&devid) {
             return Err(Errno::PERM.into());
         }
         if bytes < MIN_DEVICE {
             return Err(Errno::INVAL.into());
         }
         // A lagging device gets no superblock, so the next mount would not know its new size.
-        if volume.lagging_devices().contains(&devid) {
+        if volume.devices().lagging().contains(&devid) {
             return Err(Errno::BUSY.into());
         }
-        if bytes > volume.device_size(devid)? {
+        if bytes > volume.devices().size(devid)? {
             return Err(Errno::FBIG.into());
         }
         if bytes < item.total_bytes {
@@ -126,7 +126,7 @@ impl Relocator {
             return Err(Errno::ROFS.into());
         }
         let exclusive = self.info.exclusive_op.begin()?;
-        if self.info.volume.replacement().is_some() {
+        if self.info.volume.replacement().state().is_some() {
             return Err(Errno::INPROGRESS.into());
         }
         Ok(exclusive)
@@ -139,7 +139,7 @@ impl Relocator {
         let fits = |chunk: &ubtrfs_format::items::ChunkItem| {
             chunk.flags.raid().is_some_and(|raid| raid.least_devices <= devices)
         };
-        if devices > 0 && self.info.volume.chunks().iter().all(|(_, chunk)| fits(chunk)) {
+        if devices > 0 && self.info.volume.chunk_map().all().iter().all(|(_, chunk)| fits(chunk)) {
             Ok(())
         } else {
             Err(Errno::INVAL.into())
@@ -218,7 +218,7 @@ impl Relocator {
     /// these stripes.
     fn left(&self, devid: DeviceId, from: u64) -> (Vec<Logical>, u64) {
         let (mut starts, mut bytes) = (Vec::new(), 0);
-        for (start, chunk) in self.info.volume.chunks() {
+        for (start, chunk) in self.info.volume.chunk_map().all() {
             let length = stripe_length(&chunk);
             let is_there = |stripe: &&ubtrfs_format::items::Stripe| {
                 stripe.devid == devid && stripe.offset.0.saturating_add(length) > from

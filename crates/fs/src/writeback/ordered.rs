@@ -332,7 +332,7 @@ impl Writeback {
         let mut writes = extent.ticket.lock();
         match std::mem::replace(&mut *writes, DataWrites::Failed) {
             // The flush that follows in the commit covers these writes too: one barrier for all.
-            DataWrites::UnderWay(ticket) => match self.info.volume.wait(ticket) {
+            DataWrites::UnderWay(ticket) => match self.info.volume.writer().wait(ticket) {
                 Ok(written) => {
                     *writes = DataWrites::Completed(written.clone());
                     Ok(written)
@@ -359,7 +359,7 @@ impl Writeback {
         &self,
         extents: impl IntoIterator<Item = &'a Arc<OrderedExtent>>,
     ) -> std::result::Result<CompletedWrites<Data>, Arc<Error>> {
-        let mut all = self.info.volume.wait_all([]).map_err(|error| Error::from(error).shared())?;
+        let mut all = self.info.volume.writer().wait_all([]).map_err(|error| Error::from(error).shared())?;
         for extent in extents {
             all = all.merge(self.wait_for(extent)?);
         }

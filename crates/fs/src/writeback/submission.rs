@@ -61,7 +61,7 @@ impl<'a> Submission<'a> {
             return Ok(());
         }
         self.bytes = 0;
-        let submitted = self.volume.submit(std::mem::take(&mut self.writes));
+        let submitted = self.volume.writer().submit(std::mem::take(&mut self.writes));
         let ticket = std::mem::replace(&mut self.ticket, new_ticket());
         let mut writes = ticket.lock();
         let (state, result) = match submitted {

@@ -163,7 +163,7 @@ impl Base {
     fn explore(image: Arc<[u8]>, log: bool) -> Self {
         let device = Arc::new(OverlayDevice::new(image.clone()));
         let volume = Volume::open(vec![device], OpenOptions { read_only: true }).expect("a sound base");
-        let superblock = volume.superblock();
+        let superblock = volume.superblocks().current();
         let mut base = Self {
             image,
             node_size: superblock.node_size as usize,
@@ -171,7 +171,7 @@ impl Base {
             blocks: Vec::new(),
             items: BTreeMap::new(),
         };
-        let chunks = volume.chunks();
+        let chunks = volume.chunk_map().all();
         let fsid = superblock.metadata_fsid();
         let expect = |bytenr, level, generation| NodeExpectation {
             bytenr,
@@ -193,7 +193,7 @@ impl Base {
             if base.blocks.iter().any(|block| block.at == next.bytenr) {
                 continue;
             }
-            let bytes = volume.read_node(&next).expect("a sound block");
+            let bytes = volume.reader().read_node(&next).expect("a sound block");
             let number = base.blocks.len();
             base.blocks.push(Block { at: next.bytenr, places: places(&chunks, next.bytenr) });
             let header = Header::parse(&bytes).expect("a header");

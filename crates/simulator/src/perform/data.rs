@@ -149,7 +149,7 @@ impl Worker {
 
     pub(super) fn empty_block_group(&mut self, operation: &Operation) -> Result<(), String> {
         let Operation::EmptyBlockGroup { number } = operation else { return Ok(()) };
-        let chunks = self.fs.volume().chunks();
+        let chunks = self.fs.volume().chunk_map().all();
         let Some((start, _)) = chunks.get(number % chunks.len().max(1)) else { return Ok(()) };
         let result = self.fs.relocator().empty_block_group(*start, &|| true).map(drop);
         // There may be no space for the content of the group, and an empty group is removed by

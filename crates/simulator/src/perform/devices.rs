@@ -27,7 +27,7 @@ impl Worker {
             }
             DeviceChange::Resize { number, parts } => {
                 let Some(devid) = self.member(number) else { return Ok(()) };
-                let Ok(bytes) = self.fs.volume().device_size(devid) else { return Ok(()) };
+                let Ok(bytes) = self.fs.volume().devices().size(devid) else { return Ok(()) };
                 self.fs.relocator().resize_device(devid, bytes / DeviceChange::PARTS * parts, &|_| true)
             }
         };
@@ -37,7 +37,7 @@ impl Worker {
 
     /// Returns a device of the volume; the number is taken modulo their count.
     fn member(&self, number: usize) -> Option<DeviceId> {
-        let devices = self.fs.volume().devices();
+        let devices = self.fs.volume().devices().items();
         devices.get(number % devices.len().max(1)).map(|item| item.devid)
     }
 }

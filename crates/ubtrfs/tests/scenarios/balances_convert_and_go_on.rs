@@ -45,7 +45,7 @@ fn check(fs: Arc<Filesystem>, path: &Path) -> Arc<Filesystem> {
 
 /// The profiles of a type's chunks.
 fn profiles(fs: &Filesystem, kind: BlockGroupFlags) -> Vec<u64> {
-    let chunks = fs.volume().chunks().into_iter().filter(|(_, chunk)| chunk.flags.contains(kind));
+    let chunks = fs.volume().chunk_map().all().into_iter().filter(|(_, chunk)| chunk.flags.contains(kind));
     let mut profiles: Vec<u64> = chunks.map(|(_, chunk)| chunk.flags.profile().0).collect();
     profiles.sort_unstable();
     profiles.dedup();

@@ -30,7 +30,7 @@ fn root_of(id: TreeId) -> InodeId {
 }
 
 fn groups(fs: &Filesystem, kind: BlockGroupFlags) -> Vec<Logical> {
-    let all = fs.volume().chunks();
+    let all = fs.volume().chunk_map().all();
     all.into_iter().filter(|(_, chunk)| chunk.flags.contains(kind)).map(|(start, _)| start).collect()
 }
 
@@ -148,7 +148,7 @@ fn extents_that_snapshots_share_are_shared_at_their_new_addresses() {
     for kind in [BlockGroupFlags::DATA, BlockGroupFlags::METADATA, BlockGroupFlags::SYSTEM] {
         for start in groups(&fs, kind) {
             assert!(fs.relocator().empty_block_group(start, &|| true).unwrap(), "{start}");
-            assert!(fs.volume().chunk(start).is_none(), "the chunk {start} is still there");
+            assert!(fs.volume().chunk_map().get(start).is_none(), "the chunk {start} is still there");
         }
         assert!(sharing(&fs) == shared, "what is shared has changed by emptying groups of {kind:?}");
         assert_eq!(tree_of(&fs), before, "{kind:?}");
@@ -188,7 +188,7 @@ fn emptying_can_be_stopped_between_any_two_steps() {
     let first_only = || steps.replace(steps.get() + 1) == 0;
     assert!(!fs.relocator().empty_block_group(start, &first_only).unwrap());
     assert_eq!(steps.get(), 2, "the group has more than one step holds");
-    assert!(fs.volume().chunk(start).is_some());
+    assert!(fs.volume().chunk_map().get(start).is_some());
     assert_eq!(tree_of(&fs), before);
     let fs = check(fs, &path);
     assert_eq!(tree_of(&fs), before);

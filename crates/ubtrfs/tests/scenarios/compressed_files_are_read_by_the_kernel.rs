@@ -265,7 +265,7 @@ fn the_superblock_names_the_algorithm_with_the_first_data_that_needs_it() {
             make(&image, 256 << 20, |_| {});
             let incompat = || {
                 let fs = open(&image, Options { read_only: true, no_log_replay: true, ..Options::default() });
-                fs.volume().superblock().incompat
+                fs.volume().superblocks().current().incompat
             };
             let fs = open(&image, options(mode(algorithm, 0, false)));
             let file = create(&fs, "file");

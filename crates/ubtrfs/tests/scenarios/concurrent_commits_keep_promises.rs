@@ -232,7 +232,7 @@ fn a_file_that_grows_beside_a_commit_is_kept_in_metadata_or_in_extents_not_in_bo
 }
 
 fn metadata_groups(fs: &Filesystem) -> Vec<Logical> {
-    let chunks = fs.volume().chunks().into_iter();
+    let chunks = fs.volume().chunk_map().all().into_iter();
     chunks.filter(|(_, chunk)| chunk.flags.contains(BlockGroupFlags::METADATA)).map(|(start, _)| start).collect()
 }
 

@@ -80,7 +80,7 @@ impl Device for Meddling {
 }
 
 fn first_group(fs: &Filesystem) -> Logical {
-    let mut groups = fs.volume().chunks().into_iter();
+    let mut groups = fs.volume().chunk_map().all().into_iter();
     groups.find(|(_, chunk)| chunk.flags.contains(BlockGroupFlags::DATA)).unwrap().0
 }
 
@@ -103,7 +103,7 @@ fn brought_up_beside_copies(faults: Faults) -> Vec<Arc<OverlayDevice>> {
     let (ended, has_ended) = channel();
     let other = Arc::clone(&fs);
     *meddling.beside.lock() = Some(Box::new(move || {
-        assert_eq!(other.volume().lagging_devices(), [DeviceId(2)]);
+        assert_eq!(other.volume().devices().lagging(), [DeviceId(2)]);
         std::thread::spawn(move || {
             other.durability().sync().unwrap();
             let caught_up = other.scrubber().catch_up(&mut |_| true);
@@ -116,7 +116,7 @@ fn brought_up_beside_copies(faults: Faults) -> Vec<Arc<OverlayDevice>> {
     assert!(fs.relocator().empty_block_group(first_group(&fs), &|| true).unwrap());
     has_ended.recv().unwrap().unwrap();
     fs.scrubber().catch_up(&mut |_| true).unwrap();
-    assert_eq!(fs.volume().lagging_devices(), []);
+    assert_eq!(fs.volume().devices().lagging(), []);
     fs.close().unwrap();
     devices
 }

@@ -63,7 +63,7 @@ fn devices_of_every_profile_are_removed_while_files_are_written() {
         let fs = open(devices.clone()).unwrap();
         fill(&fs);
         let before = tree_below_the_root(&fs);
-        let bytes = fs.volume().superblock().total_bytes;
+        let bytes = fs.volume().superblocks().current().total_bytes;
         let meanwhile = std::cell::Cell::new(0);
         fs.relocator()
             .remove_device(GONE, &|progress| {
@@ -127,7 +127,7 @@ fn a_device_with_only_an_empty_chunk_is_removed_from_an_idle_volume() {
     fs.add_device(third.clone()).unwrap();
     let chunks_of_third = || {
         let is_there = |chunk: &ChunkItem| chunk.stripes.iter().any(|stripe| stripe.devid == DeviceId(3));
-        fs.volume().chunks().into_iter().filter(|(_, chunk)| is_there(chunk)).collect::<Vec<_>>()
+        fs.volume().chunk_map().all().into_iter().filter(|(_, chunk)| is_there(chunk)).collect::<Vec<_>>()
     };
     let mut number = 2;
     while chunks_of_third().is_empty() {
@@ -277,10 +277,10 @@ fn a_removal_that_is_stopped_leaves_the_device_in_use() {
         asked.get() < 2
     };
     assert_eq!(fs.relocator().remove_device(DeviceId(1), &stops).unwrap_err().errno(), Errno::CANCELED);
-    assert_eq!(fs.volume().devices().len(), 2);
+    assert_eq!(fs.volume().devices().items().len(), 2);
     let mut seed = 50;
     // New chunks are allocated there again.
-    let used = |fs: &Filesystem| fs.volume().devices()[0].bytes_used;
+    let used = |fs: &Filesystem| fs.volume().devices().items()[0].bytes_used;
     let before = used(&fs);
     while used(&fs) <= before {
         write(&fs, &format!("more {seed}"), seed, 16 << 20).unwrap();
@@ -307,8 +307,8 @@ fn a_removed_device_that_was_not_wiped_is_left_out() {
     devices[1].submit(vec![write]).wait().unwrap();
     for options in [OpenOptions { read_only: true }, OpenOptions::default()] {
         let volume = Volume::open(devices.clone(), options).unwrap();
-        assert_eq!(volume.devices().len(), 1);
-        assert_eq!(volume.lagging_devices(), []);
+        assert_eq!(volume.devices().items().len(), 1);
+        assert_eq!(volume.devices().lagging(), []);
     }
     let fs = open(devices.clone()).unwrap();
     (1..=20).for_each(|seed| assert_holds(&fs, &format!("file {seed}"), seed, (seed as usize) << 17));
@@ -369,7 +369,7 @@ fn crashes(after: u64, lost: u32) -> bool {
         (without, fs)
     } else {
         let fs = open(left.clone()).unwrap_or_else(|error| panic!("{what}: {error:?}"));
-        let is_there = fs.volume().devices().len() == 3;
+        let is_there = fs.volume().devices().items().len() == 3;
         (if is_there { left } else { without }, fs)
     };
     (1..=4).for_each(|seed| assert_holds(&fs, &format!("file {seed}"), seed, 1 << 20));

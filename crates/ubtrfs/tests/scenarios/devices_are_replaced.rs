@@ -202,15 +202,19 @@ fn what_nobody_can_read_is_counted_and_stays_an_error() {
     let failing: Vec<Arc<FaultyDevice>> =
         devices.iter().map(|device| Arc::new(FaultyDevice::new(device.clone()))).collect();
     let fs = open(failing.iter().map(|device| device.clone() as _).collect()).unwrap();
-    let used = fs.volume().devices()[1].bytes_used;
+    let used = fs.volume().devices().items()[1].bytes_used;
     assert!(used > 0, "the device has chunks");
     let new = Arc::new(blank());
     fs.replacer().begin(SOURCE, new.clone(), ReplaceOptions::default()).unwrap();
     failing[1].fail(Operation::Read, 0, EIO, Lasting::Forever);
     fs.replacer().run(&mut |_| true).unwrap();
     let progress = fs.replacer().progress();
-    let data_is_there =
-        fs.volume().chunks().iter().any(|(_, chunk)| chunk.stripes.len() == 1 && chunk.stripes[0].devid == SOURCE);
+    let data_is_there = fs
+        .volume()
+        .chunk_map()
+        .all()
+        .iter()
+        .any(|(_, chunk)| chunk.stripes.len() == 1 && chunk.stripes[0].devid == SOURCE);
     assert_eq!(progress.unreadable > 0, data_is_there, "{progress:?}");
     assert_eq!(progress.state, ReplaceState::Finished);
     fs.close().unwrap();
@@ -248,7 +252,7 @@ fn target_fails(operation: Operation, after: u64, lasting: Lasting) -> bool {
     let fs = open(left.clone()).unwrap_or_else(|error| panic!("{what}: {error:?}"));
     assert_filled(&fs, if round > 0 { 100 + round } else { 7 });
     assert_holds(&fs, "after", 9, 1 << 20);
-    if fs.volume().lagging_devices().is_empty() {
+    if fs.volume().devices().lagging().is_empty() {
         fs.close().unwrap();
         drop(fs);
         assert_clean(&left, &what);
@@ -359,7 +363,7 @@ fn crashes(start: &[OverlayDevice], after: u64, lost: u32) -> bool {
         }
     };
     holds(&fs);
-    let goes_on = fs.volume().replacement().is_some();
+    let goes_on = fs.volume().replacement().state().is_some();
     if goes_on {
         fs.replacer().run(&mut |_| true).unwrap_or_else(|error| panic!("{what}: {error:?}"));
         assert_eq!(fs.replacer().progress().state, ReplaceState::Finished);
@@ -502,7 +506,7 @@ fn a_commit_under_way_leaves_a_replacement_alone_that_has_just_begun() {
         let (other, target) = (Arc::clone(&fs), Arc::clone(&target));
         let begin = move || other.replacer().begin(SOURCE, target, ReplaceOptions::default());
         *thread.lock().unwrap() = Some(std::thread::spawn(begin));
-        while fs.volume().replacement().is_none() {
+        while fs.volume().replacement().state().is_none() {
             std::thread::yield_now();
         }
     }));
@@ -513,7 +517,7 @@ fn a_commit_under_way_leaves_a_replacement_alone_that_has_just_begun() {
     place.set(Arc::downgrade(&fs)).unwrap();
     fs.replacer().begin(SOURCE, Arc::new(blank()), ReplaceOptions::default()).unwrap();
     fs.replacer().cancel().unwrap();
-    assert_eq!(fs.volume().replacement(), None);
+    assert_eq!(fs.volume().replacement().state(), None);
     *is_armed.lock().unwrap() = true;
     write(&fs, "a change", 9, 10_000).unwrap();
     fs.durability().sync().unwrap();

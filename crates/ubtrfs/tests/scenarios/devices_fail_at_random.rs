@@ -291,7 +291,7 @@ impl Machine {
             self.fs().directories().unlink(root(), name.as_bytes()).unwrap();
         }
         self.fs().scrubber().run(ScrubOptions::default(), &mut |_| true).unwrap();
-        assert_eq!(self.fs().volume().lagging_devices(), []);
+        assert_eq!(self.fs().volume().devices().lagging(), []);
     }
 
     /// Makes the device well again, and brings it up to the others.
@@ -300,14 +300,14 @@ impl Machine {
         // The failures of the device are known when its writes in flight have been waited for.
         self.fs().durability().sync().unwrap();
         // A device that was left out takes part again from the next mount on.
-        if self.random.below(2) == 0 || !self.fs().volume().missing_devices().is_empty() {
+        if self.random.below(2) == 0 || !self.fs().volume().devices().missing().is_empty() {
             self.unmount();
             self.mount();
         }
         self.fs().scrubber().run(ScrubOptions::default(), &mut |_| true).unwrap();
         let found = self.fs().scrubber().run(ScrubOptions::default(), &mut |_| true).unwrap();
         assert_eq!(found.errors(), 0, "{found:?}");
-        assert_eq!(self.fs().volume().lagging_devices(), []);
+        assert_eq!(self.fs().volume().devices().lagging(), []);
     }
 
     /// Replaces the ill device by a new one.

@@ -43,7 +43,7 @@ fn fill_and_thin_out(fs: &Filesystem, files: u64) {
 
 /// Returns the end of the last stripe on a device.
 fn last_end(fs: &Filesystem, devid: DeviceId) -> u64 {
-    let chunks = fs.volume().chunks();
+    let chunks = fs.volume().chunk_map().all();
     let ends = chunks.iter().flat_map(|(_, chunk)| {
         let raid = chunk.flags.raid().unwrap();
         let length = chunk.length / raid.data_stripes(chunk.stripes.len());
@@ -66,7 +66,7 @@ fn devices_are_resized_in_every_profile_without_loss() {
         let fs = open(devices.clone()).unwrap();
         fill_and_thin_out(&fs, 30);
         let before = tree_of(&fs);
-        let total = fs.volume().superblock().total_bytes;
+        let total = fs.volume().superblocks().current().total_bytes;
         let least = 160 * MIB;
         for devid in (1..=count as u64).map(DeviceId) {
             fs.relocator()
@@ -75,7 +75,7 @@ fn devices_are_resized_in_every_profile_without_loss() {
             assert!(last_end(&fs, devid) <= least, "{what}");
         }
         assert_eq!(tree_of(&fs), before, "{what}");
-        let superblock = fs.volume().superblock();
+        let superblock = fs.volume().superblocks().current();
         assert_eq!(superblock.total_bytes, total - (SIZE - least) * count as u64, "{what}");
         fs.close().unwrap();
         drop(fs);
@@ -90,7 +90,7 @@ fn devices_are_resized_in_every_profile_without_loss() {
         for devid in (1..=count as u64).map(DeviceId) {
             fs.relocator().resize_device(devid, SIZE, &|_| true).unwrap();
         }
-        assert_eq!(fs.volume().superblock().total_bytes, total, "{what}");
+        assert_eq!(fs.volume().superblocks().current().total_bytes, total, "{what}");
         let mut seed = 100;
         while last_end(&fs, FIRST) <= least {
             write(&fs, &format!("more {seed}"), seed, 4 << 20).unwrap_or_else(|error| panic!("{what}: {error:?}"));
@@ -248,7 +248,7 @@ fn crashes(start: &[OverlayDevice], after: u64, keeps_cache: bool) -> bool {
     let left: Vec<Arc<dyn Device>> =
         devices.iter().map(|device| device.after_crash(keeps_cache) as Arc<dyn Device>).collect();
     let fs = open(left.clone()).unwrap_or_else(|error| panic!("{what}: {error:?}"));
-    let bytes = fs.volume().devices()[0].total_bytes / MIB;
+    let bytes = fs.volume().devices().items()[0].total_bytes / MIB;
     assert!(
         if larger { bytes == 200 } else { [144, 200, 224].contains(&bytes) && (bytes < 224 || !smaller) },
         "{what}"

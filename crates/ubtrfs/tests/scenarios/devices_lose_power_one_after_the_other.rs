@@ -128,9 +128,9 @@ fn judge(history: &History, cut: [usize; 2], order: [usize; 2], what: &str) -> b
     let both: Vec<Arc<dyn Device>> = devices.iter().map(|device| Arc::clone(device) as _).collect();
     let fs = open(both.clone()).unwrap_or_else(|error| panic!("{what}: {error:?}"));
     history.assert_kept(&fs, cut[1], what);
-    let lagging = fs.volume().lagging_devices();
+    let lagging = fs.volume().devices().lagging();
     fs.scrubber().catch_up(&mut |_| true).unwrap();
-    assert_eq!(fs.volume().lagging_devices(), [], "{what}");
+    assert_eq!(fs.volume().devices().lagging(), [], "{what}");
     fs.close().unwrap();
     drop(fs);
     assert_clean(&both, what);

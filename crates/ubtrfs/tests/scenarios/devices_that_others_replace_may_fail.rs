@@ -90,7 +90,7 @@ fn fails(at: usize, operation: Operation, after: u64, lasting: Lasting) -> bool 
     change(&fs).unwrap_or_else(|error| panic!("{what}: {error:?}"));
     assert!(shown(&fs) == *EXPECTED, "{what}: a reader sees it");
     let has_failed = faulty[at].asked(operation) > before + after;
-    let lags = !fs.volume().lagging_devices().is_empty();
+    let lags = !fs.volume().devices().lagging().is_empty();
     assert!(!lags || has_failed && operation != Operation::Read, "{what}: it lags");
     // The server is killed, and each device loses what it did not flush.
     let after_kill = |read_only, chosen: &[usize]| {
@@ -103,11 +103,11 @@ fn fails(at: usize, operation: Operation, after: u64, lasting: Lasting) -> bool 
         let devices = |chosen: &[usize]| chosen.iter().map(|device| mended[*device].clone() as _).collect();
         let again = open(devices(&[0, 1]), false).unwrap();
         assert_eq!(again.scrubber().catch_up(&mut |_| true).unwrap(), [DeviceId(at as u64 + 1)], "{what}");
-        assert!(again.volume().lagging_devices().is_empty());
+        assert!(again.volume().devices().lagging().is_empty());
         drop(again);
         for chosen in [&[0, 1][..], &[at]] {
             let again = open(devices(chosen), true).unwrap();
-            assert!(again.volume().lagging_devices().is_empty(), "{what}: it is current");
+            assert!(again.volume().devices().lagging().is_empty(), "{what}: it is current");
             assert!(shown(&again) == *EXPECTED, "{what}, brought up, devices {chosen:?}");
         }
         assert_clean(&mended, &what);
@@ -117,7 +117,7 @@ fn fails(at: usize, operation: Operation, after: u64, lasting: Lasting) -> bool 
         let again = after_kill(read_only, chosen);
         if lags && chosen.len() == 2 {
             let stale = [DeviceId(at as u64 + 1)];
-            assert_eq!(again.volume().lagging_devices(), stale, "{what}: invariant 34");
+            assert_eq!(again.volume().devices().lagging(), stale, "{what}: invariant 34");
         }
         assert!(shown(&again) == *EXPECTED, "{what}, devices {chosen:?}, read-only {read_only}");
         if !read_only {
@@ -126,8 +126,8 @@ fn fails(at: usize, operation: Operation, after: u64, lasting: Lasting) -> bool 
             again.durability().sync().unwrap();
         }
     }
-    let errors: u64 = fs.volume().device_errors().iter().flat_map(|(_, errors)| errors.counts).sum();
-    assert_eq!(errors > 0, has_failed, "{what}: {:?}", fs.volume().device_errors());
+    let errors: u64 = fs.volume().devices().errors().iter().flat_map(|(_, errors)| errors.counts).sum();
+    assert_eq!(errors > 0, has_failed, "{what}: {:?}", fs.volume().devices().errors());
     has_failed
 }
 
@@ -173,7 +173,7 @@ fn scrub_finds_and_mends_what_is_wrong_on_any_device() {
     let again = scrub(false);
     assert_eq!(again.errors(), 0, "{again:?}");
     assert!(shown(&fs) == *EXPECTED);
-    let errors = fs.volume().device_errors()[1].1;
+    let errors = fs.volume().devices().errors()[1].1;
     assert!(errors.of(DeviceErrorKind::Corruption) > 0);
     drop(fs);
     // The next commit writes the counters to the volume.
@@ -211,7 +211,7 @@ fn a_device_that_fails_while_it_is_brought_up_is_not_current() {
     let fs = open(vec![inner[0].clone(), faulty.clone()], false).unwrap();
     faulty.fail(Operation::Write, 0, EIO, Lasting::Once);
     change(&fs).unwrap();
-    assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
+    assert_eq!(fs.volume().devices().lagging(), [DeviceId(2)]);
     let root = InodeId::new(TreeId::FS, Ino::ROOT_DIR);
     let mut has_failed = false;
     let caught_up = fs.scrubber().catch_up(&mut |_| {
@@ -223,7 +223,7 @@ fn a_device_that_fails_while_it_is_brought_up_is_not_current() {
         true
     });
     assert!(caught_up.unwrap().is_empty() && has_failed);
-    assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
+    assert_eq!(fs.volume().devices().lagging(), [DeviceId(2)]);
     assert_eq!(fs.scrubber().catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
     let expected = shown(&fs);
     drop(fs);
@@ -238,7 +238,9 @@ fn a_device_that_fails_while_it_is_brought_up_is_not_current() {
 fn alter_blocks_of_an_earlier_attempt(inner: &[Arc<OverlayDevice>], volume: &Volume) -> usize {
     let size = volume.node_size() as usize;
     let mut altered = 0;
-    for (_, chunk) in volume.chunks().into_iter().filter(|(_, chunk)| chunk.flags.contains(BlockGroupFlags::METADATA)) {
+    for (_, chunk) in
+        volume.chunk_map().all().into_iter().filter(|(_, chunk)| chunk.flags.contains(BlockGroupFlags::METADATA))
+    {
         for at in (0..chunk.length).step_by(size) {
             let place =
                 |devid: u64| chunk.stripes.iter().find(|stripe| stripe.devid == DeviceId(devid)).unwrap().offset;
@@ -248,7 +250,7 @@ fn alter_blocks_of_an_earlier_attempt(inner: &[Arc<OverlayDevice>], volume: &Vol
                 block
             });
             let Ok(Header { owner, generation, .. }) = Header::parse(&blocks[0]) else { continue };
-            let is_of_a_later_commit = Some(generation) > volume.has_all_of(DeviceId(2));
+            let is_of_a_later_commit = Some(generation) > volume.devices().has_all_of(DeviceId(2));
             if blocks[0] != blocks[1] || owner != TreeId::FS || !is_of_a_later_commit {
                 continue;
             }
@@ -275,7 +277,7 @@ fn a_device_that_lags_has_nothing_of_an_earlier_attempt_when_it_is_current() {
     faulty.fail(Operation::Write, 0, EIO, Lasting::Once);
     change(&fs).unwrap();
     fs.durability().sync().unwrap();
-    assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
+    assert_eq!(fs.volume().devices().lagging(), [DeviceId(2)]);
     assert!(alter_blocks_of_an_earlier_attempt(&inner, fs.volume()) > 0);
     assert_eq!(fs.scrubber().catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
     drop(fs);

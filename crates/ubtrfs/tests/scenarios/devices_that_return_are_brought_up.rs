@@ -52,8 +52,8 @@ fn write_and_fsync(fs: &Filesystem, number: u64) {
 
 fn wait_until_current(fs: &Filesystem) {
     let begun = Instant::now();
-    while !fs.volume().lagging_devices().is_empty() {
-        assert!(begun.elapsed() < MAX, "{:?} still lag", fs.volume().lagging_devices());
+    while !fs.volume().devices().lagging().is_empty() {
+        assert!(begun.elapsed() < MAX, "{:?} still lag", fs.volume().devices().lagging());
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -69,7 +69,7 @@ fn after_glitches_of_both_each_device_has_everything() {
     for (device, kind) in [(1, Operation::Write), (0, Operation::Write), (1, Operation::Flush), (0, Operation::Flush)] {
         faulty[device].fail(kind, 0, EIO, Lasting::Forever);
         (number..number + 5).for_each(|number| write_and_fsync(&fs, number));
-        assert_eq!(fs.volume().lagging_devices(), [DeviceId(device as u64 + 1)]);
+        assert_eq!(fs.volume().devices().lagging(), [DeviceId(device as u64 + 1)]);
         faulty[device].heal();
         (number + 5..number + 30).for_each(|number| write_and_fsync(&fs, number));
         number += 30;
@@ -95,7 +95,7 @@ fn a_device_that_is_never_brought_up_is_noticed_when_the_other_fails() {
     (0..5).for_each(|number| write_and_fsync(&fs, number));
     faulty[1].heal();
     (5..10).for_each(|number| write_and_fsync(&fs, number));
-    assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
+    assert_eq!(fs.volume().devices().lagging(), [DeviceId(2)]);
     faulty[0].fail(Operation::Write, 0, EIO, Lasting::Forever);
     let file = write(&fs, "file 10", 10, 20_000).unwrap();
     assert!(fs.durability().fsync(file).is_err(), "the fault is not found");
@@ -143,7 +143,7 @@ fn pair_without_a_sector() -> [Arc<OverlayDevice>; 2] {
 fn data_that_no_device_has_keeps_no_device_behind() {
     let devices = pair_without_a_sector();
     let fs = open(shared(&devices)).unwrap();
-    assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
+    assert_eq!(fs.volume().devices().lagging(), [DeviceId(2)]);
     assert_eq!(fs.scrubber().catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
     fs.close().unwrap();
     drop(fs);
@@ -163,7 +163,7 @@ fn a_device_kept_behind_by_data_that_no_device_has_is_noticed() {
     let options = Options { background_commits: false, ..Options::default() };
     let fs = open_with(shared(&devices), with_fault(ResilverFault::MissWhatNobodyHas, options));
     assert_eq!(fs.scrubber().catch_up(&mut |_| true).unwrap(), [], "the fault is not found");
-    assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
+    assert_eq!(fs.volume().devices().lagging(), [DeviceId(2)]);
 }
 
 /// Without checksums, nothing would show that the other device's data is older.
@@ -183,14 +183,14 @@ fn data_without_checksums_that_only_a_failing_sector_has_keeps_a_device_behind()
     drop(fs);
     let faulty = Arc::new(FaultyDevice::new(devices[0].clone()));
     let fs = open(vec![faulty.clone(), devices[1].clone()]).unwrap();
-    assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
-    fs.volume().level_superblocks().unwrap();
+    assert_eq!(fs.volume().devices().lagging(), [DeviceId(2)]);
+    fs.volume().superblocks().level().unwrap();
     faulty.fail(Operation::Read, 0, EIO, Lasting::Forever);
     match fs.scrubber().catch_up(&mut |_| true) {
         Ok(caught_up) => assert_eq!(caught_up, []),
         Err(error) => assert!(!matches!(error, Error::Posix(Errno::CANCELED)), "{error:?}"),
     }
-    assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
+    assert_eq!(fs.volume().devices().lagging(), [DeviceId(2)]);
     faulty.heal();
     assert_eq!(fs.scrubber().catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
     fs.close().unwrap();
@@ -235,7 +235,7 @@ fn a_device_is_brought_up_by_few_requests_for_what_it_has_missed() {
 /// Opens the devices as a mount that begins to bring up a device, and stops after so many steps.
 fn bring_up_a_little(devices: &[Arc<dyn Device>], steps: usize) -> Arc<Filesystem> {
     let fs = open(devices.to_vec()).unwrap();
-    assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
+    assert_eq!(fs.volume().devices().lagging(), [DeviceId(2)]);
     let mut left = steps;
     let ended = fs.scrubber().catch_up(&mut |_| {
         left -= 1;
@@ -274,14 +274,14 @@ fn pair_in_part(
 /// Brings the second device up. Returns how many bytes of data were compared for that.
 fn bring_up(devices: &[Arc<OverlayDevice>; 2]) -> u64 {
     let fs = open(shared(devices)).unwrap();
-    assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
+    assert_eq!(fs.volume().devices().lagging(), [DeviceId(2)]);
     let mut bytes = 0;
     let caught_up = fs.scrubber().catch_up(&mut |progress| {
         bytes = progress.data.bytes;
         true
     });
     assert_eq!(caught_up.unwrap(), [DeviceId(2)]);
-    assert_eq!(fs.volume().superblock().resilvered, None);
+    assert_eq!(fs.volume().superblocks().current().resilvered, None);
     fs.close().unwrap();
     drop(fs);
     assert_clean(&shared(devices), "in the end");
@@ -351,7 +351,7 @@ fn writes_that_a_device_misses_while_it_is_brought_up_are_brought_up_too() {
             fs.durability().sync().unwrap();
             faulty[1].heal();
             // Its error counters are as before then.
-            fs.volume().reset_device_errors(DeviceId(2)).unwrap();
+            fs.volume().devices().reset_errors(DeviceId(2)).unwrap();
             fs.durability().sync().unwrap();
             fs.close().unwrap();
             devices.clone()
@@ -411,11 +411,11 @@ fn a_device_whose_counters_were_reset_is_not_current_before_it_has_everything() 
     };
     miss(1);
     let volume = fs.volume();
-    let errors = |devid| volume.device_errors().into_iter().find(|(it, _)| *it == devid).unwrap().1;
+    let errors = |devid| volume.devices().errors().into_iter().find(|(it, _)| *it == devid).unwrap().1;
     let (before, mut is_first) = (errors(DeviceId(2)), true);
     let _ = fs.scrubber().catch_up(&mut |_| {
         if std::mem::take(&mut is_first) {
-            volume.reset_device_errors(DeviceId(2)).unwrap();
+            volume.devices().reset_errors(DeviceId(2)).unwrap();
             miss(2);
             while errors(DeviceId(2)).counts[0] < before.counts[0] {
                 miss(3);
@@ -423,7 +423,7 @@ fn a_device_whose_counters_were_reset_is_not_current_before_it_has_everything() 
         }
         true
     });
-    assert_eq!(volume.lagging_devices(), [DeviceId(2)]);
+    assert_eq!(volume.devices().lagging(), [DeviceId(2)]);
     assert_eq!(fs.scrubber().catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
     fs.close().unwrap();
     drop(fs);
@@ -466,7 +466,7 @@ fn however_many_mounts_leave_a_device_out_it_is_brought_up() {
     for times in [1, 1, MOUNTS] {
         write_without(times);
         let fs = open(shared(&devices)).unwrap();
-        assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
+        assert_eq!(fs.volume().devices().lagging(), [DeviceId(2)]);
         assert_eq!(fs.scrubber().catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
         fs.close().unwrap();
     }
@@ -486,7 +486,7 @@ fn a_device_that_was_left_out_is_not_current_where_another_one_is_missing() {
     faulty.fail(Operation::Write, 0, EIO, Lasting::Forever);
     write(&fs, "missed", 9, 20_000).unwrap();
     fs.durability().sync().unwrap();
-    assert_eq!(fs.volume().lagging_devices(), [DeviceId(3)]);
+    assert_eq!(fs.volume().devices().lagging(), [DeviceId(3)]);
     let cut: Vec<_> = devices.iter().map(|device| Arc::new(device.fork())).collect();
     drop(fs);
     for missing in 0..2 {
@@ -494,7 +494,7 @@ fn a_device_that_was_left_out_is_not_current_where_another_one_is_missing() {
         match Volume::open_degraded(left, OpenOptions::default()) {
             Err(ubtrfs_volume::Error::MissingData(lost)) => assert!(lost.contains(&DeviceId(3)), "{lost:?}"),
             Err(error) => panic!("{error:?}"),
-            Ok(volume) => assert_eq!(volume.lagging_devices(), [DeviceId(3)]),
+            Ok(volume) => assert_eq!(volume.devices().lagging(), [DeviceId(3)]),
         }
     }
 }

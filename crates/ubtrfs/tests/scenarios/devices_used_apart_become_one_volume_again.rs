@@ -89,15 +89,15 @@ fn assert_as_second(fs: &Filesystem, commits: &[u64]) {
 fn give_up(devices: &[Arc<OverlayDevice>; 2], devid: DeviceId, bring_up: impl Fn(&Filesystem)) {
     let volume = Volume::open_giving_up(&[devid], both(devices), false).unwrap();
     let fs = Filesystem::open(Arc::new(volume), options()).unwrap();
-    assert_eq!(fs.volume().lagging_devices(), [devid]);
+    assert_eq!(fs.volume().devices().lagging(), [devid]);
     write(&fs, "after", 7, 1000).unwrap();
     fs.close().unwrap();
     drop(fs);
     // If the mount ends here, the next one goes on by itself.
     let fs = open(both(devices)).unwrap();
-    assert_eq!(fs.volume().lagging_devices(), [devid]);
+    assert_eq!(fs.volume().devices().lagging(), [devid]);
     bring_up(&fs);
-    assert_eq!(fs.volume().lagging_devices(), []);
+    assert_eq!(fs.volume().devices().lagging(), []);
     fs.close().unwrap();
     drop(fs);
     assert_clean(&both(devices), "together");
@@ -113,12 +113,12 @@ fn without_the_other(device: &Arc<OverlayDevice>, other: DeviceId, name: &str, l
     fs.balancer().start(&BalanceItem { flags, data, metadata, system }, &|_| true).unwrap();
     fs.relocator().remove_device(other, &|_| true).unwrap();
     write(&fs, name, 5, 1 << 20).unwrap();
-    let commits = last.0 - fs.volume().superblock().generation.0;
+    let commits = last.0 - fs.volume().superblocks().current().generation.0;
     (0..commits).for_each(|commit| {
         write(&fs, &format!("{name} {commit}"), commit, 1000).unwrap();
         fs.durability().sync().unwrap();
     });
-    assert_eq!(fs.volume().superblock().generation, last);
+    assert_eq!(fs.volume().superblocks().current().generation, last);
     fs.close().unwrap();
 }
 
@@ -190,7 +190,7 @@ fn a_device_that_is_given_up_is_no_volume_alone() {
     for order in [[0, 1], [1, 0]] {
         let both: Vec<Arc<dyn Device>> = order.iter().map(|at| devices[*at].clone() as _).collect();
         let volume = Volume::open(both, OpenOptions { read_only: true }).unwrap();
-        assert_eq!(volume.lagging_devices(), [DeviceId(2)]);
+        assert_eq!(volume.devices().lagging(), [DeviceId(2)]);
     }
 }
 
@@ -210,7 +210,7 @@ fn a_scrub_finds_devices_that_were_joined_all_the_same() {
     let data = Buffer::from(&joined[..]).share();
     devices[1].submit(vec![DeviceWrite { at: SUPERBLOCK_COPIES[0], data }]).wait().unwrap();
     let fs = open(both(&devices)).unwrap();
-    assert_eq!(fs.volume().lagging_devices(), []);
+    assert_eq!(fs.volume().devices().lagging(), []);
     let found = fs.scrubber().run(ScrubOptions::default(), &mut |_| true).unwrap();
     assert!(found.trees.uncorrectable > 0, "{found:?}");
     let again = fs.scrubber().run(ScrubOptions::default(), &mut |_| true).unwrap();
@@ -279,7 +279,7 @@ fn a_device_that_was_only_missing_is_brought_up() {
         fs.close().unwrap();
     }
     let fs = open(both(&devices)).unwrap();
-    assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
+    assert_eq!(fs.volume().devices().lagging(), [DeviceId(2)]);
     assert_eq!(fs.scrubber().catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
     fs.close().unwrap();
     drop(fs);
@@ -294,7 +294,7 @@ fn devices_that_are_missing_in_turns_are_brought_up() {
     for turn in 0..16 {
         let fs = open(both(&devices)).unwrap();
         fs.scrubber().catch_up(&mut |_| true).unwrap();
-        assert_eq!(fs.volume().lagging_devices(), []);
+        assert_eq!(fs.volume().devices().lagging(), []);
         fs.close().unwrap();
         drop(fs);
         let fs = open_alone(&devices[turn as usize % 2]);
@@ -322,11 +322,11 @@ fn a_device_that_failed_and_was_used_alone_is_not_joined() {
         write(&fs, &format!("first {number}"), number, 1000).unwrap();
         fs.durability().sync().unwrap();
     }
-    assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
+    assert_eq!(fs.volume().devices().lagging(), [DeviceId(2)]);
     drop(fs);
     // The failed device has no commits of its own yet: it lags.
     let volume = Volume::open(both(&devices), OpenOptions::default()).unwrap();
-    assert_eq!(volume.lagging_devices(), [DeviceId(2)]);
+    assert_eq!(volume.devices().lagging(), [DeviceId(2)]);
     drop(volume);
     let fs = open_alone(&devices[1]);
     write(&fs, "second", 1, 1000).unwrap();
@@ -344,7 +344,7 @@ fn devices_with_as_many_commits_are_only_read_together() {
         let both: Vec<Arc<dyn Device>> = order.iter().map(|at| devices[*at].clone() as _).collect();
         for open in [Volume::open, Volume::open_degraded] {
             let volume = open(both.clone(), OpenOptions { read_only: true }).unwrap();
-            assert_eq!(volume.lagging_devices(), [DeviceId(1)]);
+            assert_eq!(volume.devices().lagging(), [DeviceId(1)]);
             let fs = Filesystem::open(Arc::new(volume), Options::default()).unwrap();
             (0..MANY).for_each(|file| assert_holds(&fs, &format!("common {file}"), file, 1000));
             (0..2 * MANY).for_each(|file| assert_holds(&fs, &format!("1 1 {file}"), file, 1000));
@@ -390,7 +390,7 @@ fn a_device_that_was_about_to_return_is_not_joined_after_both_were_used_alone() 
     faulty.fail(Operation::Write, 0, EIO, Lasting::Once);
     write(&fs, "missed", 2, 1000).unwrap();
     fs.durability().sync().unwrap();
-    assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
+    assert_eq!(fs.volume().devices().lagging(), [DeviceId(2)]);
     let first = recording[0].len();
     assert_eq!(fs.scrubber().catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
     write(&fs, "after", 3, 1000).unwrap();
@@ -423,7 +423,7 @@ fn devices_that_fail_one_after_the_other_are_not_joined_after_they_were_used_alo
         let caught_up = fs.scrubber().catch_up(&mut |_| true).is_ok_and(|caught_up| !caught_up.is_empty());
         returned += u64::from(caught_up);
         if write(&fs, "after", 3, 1000).and_then(|_| fs.durability().sync()).is_ok() {
-            failed += u64::from(!fs.volume().lagging_devices().is_empty());
+            failed += u64::from(!fs.volume().devices().lagging().is_empty());
         }
         drop(fs);
         for commits in COMMITS {
@@ -445,7 +445,7 @@ fn a_device_that_was_about_to_replace_another_is_not_joined_after_both_were_used
     faulty.fail(Operation::Write, 0, EIO, Lasting::Forever);
     write(&fs, "missed", 2, 1000).unwrap();
     fs.durability().sync().unwrap();
-    assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
+    assert_eq!(fs.volume().devices().lagging(), [DeviceId(2)]);
     let first = recording[0].len();
     fs.replacer().begin(DeviceId(2), recording[2].clone(), ReplaceOptions::default()).unwrap();
     fs.replacer().run(&mut |_| true).unwrap();

@@ -81,7 +81,7 @@ fn is_there(fs: &Filesystem, step: Step, fault: DeviceFault) {
         }
         _ => {
             let (at, physical) = (fault.logical.unwrap(), fault.physical.unwrap());
-            let chunks = fs.volume().chunks();
+            let chunks = fs.volume().chunk_map().all();
             let (start, chunk) = chunks.iter().rev().find(|(start, _)| *start <= at).unwrap();
             let places = chunk.stripes.iter().map(|stripe| Physical(stripe.offset.0 + at.0 - start.0));
             assert!(places.collect::<Vec<_>>().contains(&physical), "{step}: {at} is not at {physical}");

@@ -351,8 +351,8 @@ fn fsyncs_during_a_commit_are_durable_with_its_superblock() {
         });
     });
     assert_eq!((cost.commits, cost.requests, cost.log_writes, cost.flushes), (1, 2, 1, 2), "{cost:?}");
-    assert_eq!(fs.volume().superblock().generation.0, fs.generation().0);
-    assert_ne!(fs.volume().superblock().log_root.0, 0);
+    assert_eq!(fs.volume().superblocks().current().generation.0, fs.generation().0);
+    assert_ne!(fs.volume().superblocks().current().log_root.0, 0);
 }
 
 /// Returns the bytes of tree blocks that 1,500 fsyncs of 16 random sectors each write.

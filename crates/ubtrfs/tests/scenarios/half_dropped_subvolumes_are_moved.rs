@@ -44,7 +44,7 @@ fn root_of(id: TreeId) -> InodeId {
 fn empty_all(fs: &Filesystem) -> ubtrfs::Result<()> {
     let is_of =
         |flags: BlockGroupFlags| flags.contains(BlockGroupFlags::DATA) || flags.contains(BlockGroupFlags::METADATA);
-    let chunks = fs.volume().chunks();
+    let chunks = fs.volume().chunk_map().all();
     let starts: Vec<Logical> = chunks.iter().filter(|(_, chunk)| is_of(chunk.flags)).map(|(start, _)| *start).collect();
     starts.into_iter().try_for_each(|start| match fs.relocator().empty_block_group(start, &|| true) {
         // A commit has removed it.

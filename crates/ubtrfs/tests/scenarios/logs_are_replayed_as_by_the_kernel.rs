@@ -33,7 +33,7 @@ fn open(path: &Path, read_only: bool) -> ubtrfs::Result<Arc<Filesystem>> {
 fn has_log(path: &Path) -> bool {
     let device = Arc::new(FileDevice::open(path, OpenMode::ReadOnly, Exclusive::Yes).unwrap());
     let volume = Volume::open(vec![device], OpenOptions { read_only: true }).unwrap();
-    volume.superblock().log_root.0 != 0
+    volume.superblocks().current().log_root.0 != 0
 }
 
 fn faults(path: &Path) -> Vec<String> {

@@ -71,7 +71,7 @@ fn read_write_a_log_is_replayed_for_good() {
         let fs = open(&image, shown(&fixture)).unwrap();
         let seen = tree_of(&fs);
         fixture.assert_shows(&seen);
-        assert_eq!(fs.volume().superblock().log_root.0, 0, "{name}");
+        assert_eq!(fs.volume().superblocks().current().log_root.0, 0, "{name}");
         fs.close().unwrap();
         drop(fs);
         assert_check_clean(&image);
@@ -133,8 +133,13 @@ fn a_damaged_log_is_not_replayed_and_not_lost() {
     let log = {
         let device = Arc::new(FileDevice::open(&image, OpenMode::ReadOnly, Exclusive::Yes).unwrap());
         let volume = Volume::open(vec![device], OpenOptions { read_only: true }).unwrap();
-        let (start, chunk) = volume.chunks().into_iter().rfind(|(at, _)| *at <= volume.superblock().log_root).unwrap();
-        let within = volume.superblock().log_root.0 - start.0;
+        let (start, chunk) = volume
+            .chunk_map()
+            .all()
+            .into_iter()
+            .rfind(|(at, _)| *at <= volume.superblocks().current().log_root)
+            .unwrap();
+        let within = volume.superblocks().current().log_root.0 - start.0;
         chunk.stripes.iter().map(|stripe| stripe.offset.0 + within).collect::<Vec<_>>()
     };
     let file = std::fs::OpenOptions::new().write(true).open(&image).unwrap();

@@ -286,7 +286,7 @@ fn data_accepted_over_older_data_is_committed() {
     type Act = fn(&Filesystem, InodeId) -> Result<()>;
     let acts: [(&str, Act); 5] = [
         ("its block group is emptied", |fs, _| {
-            let chunks = fs.volume().chunks();
+            let chunks = fs.volume().chunk_map().all();
             for (start, _) in chunks.iter().filter(|(_, chunk)| chunk.flags.contains(BlockGroupFlags::DATA)) {
                 match fs.relocator().empty_block_group(*start, &|| true) {
                     Err(error) if error.errno() == Errno::NOSPC => {}

@@ -108,7 +108,7 @@ fn second_part(fs: &Filesystem) -> ubtrfs::Result<()> {
 }
 
 fn errors_of(fs: &Filesystem) -> BTreeMap<DeviceId, DeviceErrors> {
-    fs.volume().device_errors().into_iter().collect()
+    fs.volume().devices().errors().into_iter().collect()
 }
 
 /// Returns the trees of all subvolumes.
@@ -191,14 +191,14 @@ fn fails(at: usize, operation: Operation, after: u64, lasting: Lasting) -> bool 
     let fs = open(both.clone(), false).unwrap();
     assert_eq!(errors_of(&fs), seen.errors[1], "DEV_STATS");
     let devid = DeviceId(at as u64 + 1);
-    let lagging = fs.volume().lagging_devices();
+    let lagging = fs.volume().devices().lagging();
     assert!(lagging.is_empty() || lagging == [devid] && has_failed, "{lagging:?}");
     assert!(shown(&fs) == EXPECTED[1], "a reader sees it when the device is back");
     let scrub = || fs.scrubber().run(ScrubOptions::default(), &mut |_| true).unwrap();
     let found = scrub();
     assert_eq!((found.uncorrectable(), found.super_errors * u64::from(lagging.is_empty())), (0, 0), "{found:?}");
     assert_eq!(scrub().errors(), 0);
-    assert!(fs.volume().lagging_devices().is_empty(), "it is as good as the other one now");
+    assert!(fs.volume().devices().lagging().is_empty(), "it is as good as the other one now");
     fs.close().unwrap();
     drop(fs);
     assert_clean(&both, &story.0);

@@ -26,7 +26,7 @@ fn shared(devices: &[OverlayDevice]) -> Vec<Arc<dyn Device>> {
 }
 
 fn groups(fs: &Filesystem, kind: BlockGroupFlags) -> Vec<Logical> {
-    let all = fs.volume().chunks();
+    let all = fs.volume().chunk_map().all();
     all.into_iter().filter(|(_, chunk)| chunk.flags.contains(kind)).map(|(start, _)| start).collect()
 }
 
@@ -217,7 +217,7 @@ fn balances_beside_readers_make_no_more_chunks() {
         }
         fs.directories().create(root(), format!("of round {round}").as_bytes(), &new_file()).unwrap();
     }
-    assert!(fs.volume().chunks().len() < 12, "{:?}", fs.volume().chunks());
+    assert!(fs.volume().chunk_map().all().len() < 12, "{:?}", fs.volume().chunk_map().all());
     for number in 0..1000 {
         fs.directories().create(root(), format!("small {number}").as_bytes(), &new_file()).unwrap();
     }

@@ -118,11 +118,11 @@ impl Machine {
     fn finish(mut self) {
         let (_, found) = self.start(&Power::endless());
         let fs = self.open(&found);
-        if fs.volume().replacement().is_some() {
+        if fs.volume().replacement().state().is_some() {
             fs.replacer().run(&mut |_| true).unwrap_or_else(|error| panic!("{}: {error:?}", self.what));
         }
         assert!(self.write(&fs), "{}", self.what);
-        let members: Vec<_> = fs.volume().devices().iter().map(|item| (item.devid, item.uuid)).collect();
+        let members: Vec<_> = fs.volume().devices().items().iter().map(|item| (item.devid, item.uuid)).collect();
         fs.close().unwrap();
         drop(fs);
         let is_member = |device: &&Arc<dyn Device>| {
@@ -135,7 +135,7 @@ impl Machine {
     /// Changes the devices of the volume, or the chunks on them. Only the power may prevent that,
     /// or a lack of space or devices.
     fn maintain(&mut self, fs: &Filesystem, powered: &[Arc<PoweredDevice>]) {
-        let members = fs.volume().devices();
+        let members = fs.volume().devices().items();
         let some = members[self.rng.below(members.len() as u64) as usize].devid;
         let blank = powered.iter().find(|device| superblock(&***device).is_none()).cloned();
         let goes_on = |_: &VacateProgress| true;
@@ -174,7 +174,7 @@ fn story(seed: u64) {
         let power = Power::endless();
         let (powered, found) = machine.start(&power);
         let fs = machine.open(&found);
-        assert_eq!(fs.volume().devices().len(), powered.len(), "{}", machine.what);
+        assert_eq!(fs.volume().devices().items().len(), powered.len(), "{}", machine.what);
         power.end_after(1 + machine.rng.below(80));
         while !power.has_ended() {
             machine.write(&fs);
@@ -193,7 +193,7 @@ fn story_of_devices(seed: u64) {
         let (powered, found) = machine.start(&power);
         let fs = machine.open(&found);
         power.end_after(1 + machine.rng.below(300));
-        if fs.volume().replacement().is_some() {
+        if fs.volume().replacement().state().is_some() {
             let _ = if machine.rng.one_in(2) { fs.replacer().run(&mut |_| true) } else { fs.replacer().cancel() };
         }
         for _ in 0..6 {

@@ -180,7 +180,7 @@ fn moves(snapshots: u64, by_kernel: bool, size: u64) {
     let fs = open(&images);
     let start = Instant::now();
     // Takes a device that has data.
-    let chunks = fs.volume().chunks();
+    let chunks = fs.volume().chunk_map().all();
     let (_, of_data) = chunks.iter().find(|(_, chunk)| chunk.flags.contains(BlockGroupFlags::DATA)).unwrap();
     let gone = of_data.stripes[0].devid;
     fs.relocator().remove_device(gone, &|_| true).unwrap_or_else(|error| panic!("{what}: {error:?}"));

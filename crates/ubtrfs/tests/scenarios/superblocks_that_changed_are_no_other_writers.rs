@@ -48,7 +48,7 @@ fn write_and_sync(fs: &Filesystem, number: u64) {
 fn scrub(fs: &Filesystem) {
     let found = fs.scrubber().run(ScrubOptions::default(), &mut |_| true).unwrap();
     assert_eq!(found.uncorrectable(), 0, "{found:?}");
-    assert!(fs.volume().lagging_devices().is_empty());
+    assert!(fs.volume().devices().lagging().is_empty());
 }
 
 #[test]
@@ -58,10 +58,10 @@ fn a_damaged_superblock_costs_a_device_its_place_until_it_is_scrubbed() {
     write_and_sync(&fs, 1);
     change_superblock(&devices[1], 2000, 0x55);
     write_and_sync(&fs, 2);
-    assert_eq!(fs.volume().lagging_devices(), [SECOND], "it is not believed any more");
+    assert_eq!(fs.volume().devices().lagging(), [SECOND], "it is not believed any more");
     scrub(&fs);
     write_and_sync(&fs, 3);
-    assert!(fs.volume().lagging_devices().is_empty());
+    assert!(fs.volume().devices().lagging().is_empty());
     fs.close().unwrap();
     drop(fs);
     assert_clean(&shared(&devices), "mended");
@@ -85,7 +85,7 @@ fn a_superblock_that_one_device_has_lost_is_that_devices_failure() {
         }
         overwrite(&devices[1], SUPERBLOCK_COPIES[0], &before);
         write_and_sync(&fs, 3);
-        assert_eq!(fs.volume().lagging_devices(), [SECOND], "it is not believed any more");
+        assert_eq!(fs.volume().devices().lagging(), [SECOND], "it is not believed any more");
         assert_eq!(fs.scrubber().catch_up(&mut |_| true).unwrap(), [SECOND]);
         write_and_sync(&fs, 4);
         fs.close().unwrap();
@@ -112,7 +112,7 @@ fn a_superblock_that_we_never_wrote_is_another_writers() {
         write(&fs, "file 5", 5, 50_000).unwrap();
         fs.durability().sync().unwrap_err();
         assert!(fs.is_read_only() && superblock_of(&devices[1]) == theirs[..], "{commits} commits older");
-        assert!(fs.volume().lagging_devices().is_empty());
+        assert!(fs.volume().devices().lagging().is_empty());
     }
 }
 
@@ -138,7 +138,7 @@ fn bytes_that_no_checksum_covers_do_not_matter() {
     write_and_sync(&fs, 1);
     change_superblock(&devices[1], 10, 0x55);
     write_and_sync(&fs, 2);
-    assert!(fs.volume().lagging_devices().is_empty());
+    assert!(fs.volume().devices().lagging().is_empty());
     fs.close().unwrap();
 }
 
@@ -199,7 +199,7 @@ fn a_device_that_went_back_by_some_commits_is_brought_up_from_there() {
     (2..=5).for_each(|number| write_and_sync(&fs, number));
     go_back_to(&devices[1], &old);
     write_and_sync(&fs, 6);
-    assert_eq!(fs.volume().lagging_devices(), [SECOND]);
+    assert_eq!(fs.volume().devices().lagging(), [SECOND]);
     assert_eq!(fs.scrubber().catch_up(&mut |_| true).unwrap(), [SECOND]);
     fs.close().unwrap();
     drop(fs);
@@ -228,7 +228,7 @@ fn a_device_that_has_lost_a_superblock_is_looked_at_more_often() {
         } else {
             write_and_fsync(2 * round + 1);
         }
-        assert_eq!(fs.volume().lagging_devices(), [SECOND], "round {round}");
+        assert_eq!(fs.volume().devices().lagging(), [SECOND], "round {round}");
         assert_eq!(fs.scrubber().catch_up(&mut |_| true).unwrap(), [SECOND]);
     }
     fs.close().unwrap();
@@ -251,7 +251,7 @@ fn however_many_superblocks_a_device_has_lost_the_others_go_on() {
     overwrite(&devices[1], SUPERBLOCK_COPIES[0], &old);
     write_and_sync(&fs, 40);
     assert_eq!(fs.abort_reason(), None);
-    assert_eq!(fs.volume().lagging_devices(), [SECOND]);
+    assert_eq!(fs.volume().devices().lagging(), [SECOND]);
     scrub(&fs);
     fs.close().unwrap();
     drop(fs);

@@ -34,7 +34,7 @@ fn a_new_device_takes_what_the_others_have_no_room_for() {
         }
         assert_eq!(fs.device_bytes(), bytes + 2 * SIZE * devices as u64, "{what}");
         let mut seed = 2;
-        while fs.volume().devices().iter().any(|item| item.bytes_used == 0) {
+        while fs.volume().devices().items().iter().any(|item| item.bytes_used == 0) {
             write(&fs, &format!("file {seed}"), seed, 8 << 20).unwrap_or_else(|error| panic!("{what}: {error:?}"));
             fs.durability().sync().unwrap();
             seed += 1;
@@ -55,7 +55,7 @@ fn a_device_that_is_too_small_is_refused_and_the_volume_stays_as_it_is() {
     let fs = open(all.clone()).unwrap();
     let refused = fs.add_device(Arc::new(OverlayDevice::zeroed(8 << 20))).unwrap_err();
     assert_eq!(refused.errno(), Errno::INVAL);
-    assert_eq!(fs.volume().devices().len(), 1);
+    assert_eq!(fs.volume().devices().items().len(), 1);
     fs.close().unwrap();
     assert_clean(&all, "refused");
 }
@@ -95,7 +95,7 @@ fn crashes(old: &[OverlayDevice], after: u64, lost: u32) -> bool {
         if later {
             assert_holds(&fs, "later", 2, 1 << 20);
         }
-        let number = fs.volume().devices().len();
+        let number = fs.volume().devices().items().len();
         assert!(number == devices.len() || !added, "{what}");
         write(&fs, how, 3, 1 << 20).unwrap();
         fs.close().unwrap();

@@ -7,7 +7,7 @@ use ubtrfs_volume::{Engine, Volume};
 
 /// Reads a block and all blocks below it, and returns how many there were.
 fn walk(volume: &Volume, expected: &NodeExpectation, visit: &mut dyn FnMut(ubtrfs_format::Key, &[u8])) -> usize {
-    let block = volume.read_node(expected).unwrap_or_else(|error| panic!("{error:?}"));
+    let block = volume.reader().read_node(expected).unwrap_or_else(|error| panic!("{error:?}"));
     match Node::view(&block).unwrap() {
         Node::Leaf(leaf) => {
             leaf.iter().for_each(|(key, data)| visit(key, data));

@@ -52,17 +52,17 @@ fn one_bad_copy_of_a_tree_block_is_read_around_and_repaired() {
 
         let paths = [image.path.clone()];
         let volume = open(&paths, READ_ONLY, engine).unwrap();
-        assert_eq!(*volume.read_node(&root_of(&volume)).unwrap(), *right);
+        assert_eq!(*volume.reader().read_node(&root_of(&volume)).unwrap(), *right);
         assert_eq!((volume.counters().checksum_errors, volume.counters().repairs), (1, 0));
         drop(volume);
         assert_ne!(bytes_at(&image.path, copies[0], NODE), right, "a read-only volume writes nothing");
 
         let volume = open(&paths, READ_WRITE, engine).unwrap();
-        assert_eq!(*volume.read_node(&root_of(&volume)).unwrap(), *right);
+        assert_eq!(*volume.reader().read_node(&root_of(&volume)).unwrap(), *right);
         assert_eq!((volume.counters().checksum_errors, volume.counters().repairs), (1, 1));
         let written = volume.counters().devices.written_bytes;
         assert_eq!(written, NODE as u64, "nothing but the bad copy is written");
-        volume.read_node(&root_of(&volume)).unwrap();
+        volume.reader().read_node(&root_of(&volume)).unwrap();
         assert_eq!(volume.counters().checksum_errors, 1);
         drop(volume);
         assert_eq!(bytes_at(&image.path, copies[0], NODE), right);
@@ -77,7 +77,7 @@ fn a_tree_block_with_no_good_copy_is_an_error() {
         scribble(&image.path, copy.plus(200), b"rubbish");
     }
     let volume = open(std::slice::from_ref(&image.path), READ_WRITE, Engine::Auto).unwrap();
-    let error = volume.read_node(&root_of(&volume)).unwrap_err();
+    let error = volume.reader().read_node(&root_of(&volume)).unwrap_err();
     let expected = FormatError::BadChecksum { what: "tree block" };
     assert!(matches!(&error, Error::Node { at, source } if *at == root && *source == expected), "{error:?}");
     assert_eq!((volume.counters().checksum_errors, volume.counters().repairs), (2, 0));
@@ -89,10 +89,10 @@ fn a_copy_that_cannot_be_read_is_rewritten() {
     let device = Arc::new(FaultyDevice::new(memory(&image.path)));
     let volume = Volume::open(vec![device.clone()], READ_WRITE).unwrap();
     device.fail(Operation::Read, 0, libc::EIO, Lasting::Once);
-    volume.read_node(&root_of(&volume)).unwrap();
+    volume.reader().read_node(&root_of(&volume)).unwrap();
     assert_eq!(volume.counters().repairs, 0, "it was only a hiccup: the second look found it good");
     device.fail(Operation::Read, 0, libc::EIO, Lasting::Forever);
-    let error = volume.read_node(&root_of(&volume)).unwrap_err();
+    let error = volume.reader().read_node(&root_of(&volume)).unwrap_err();
     assert!(matches!(error, Error::Read { .. }), "{error:?}");
 }
 
@@ -110,7 +110,7 @@ fn a_copy_newer_than_the_reader_is_left_alone() {
         newer[..CHECKSUM_FIELD].copy_from_slice(&sum.0);
         scribble(&image.path, copies[0], &newer);
         let volume = open(std::slice::from_ref(&image.path), READ_WRITE, Engine::Auto).unwrap();
-        volume.read_node(&root_of(&volume)).unwrap();
+        volume.reader().read_node(&root_of(&volume)).unwrap();
         assert_eq!((volume.counters().checksum_errors, volume.counters().repairs), (1, 0));
         assert_eq!(bytes_at(&image.path, copies[0], NODE), newer);
     }
@@ -122,21 +122,21 @@ fn nothing_is_repaired_under_a_write_in_flight() {
     let (root, copies) = root_copies(&image.path);
     let device = memory(&image.path);
     let volume = Volume::open(vec![device.clone()], READ_WRITE).unwrap();
-    let right = volume.read_node(&root_of(&volume)).unwrap();
-    let ticket = volume.submit(vec![Write { at: root, data: Buffer::from(&*right).share() }]).unwrap();
+    let right = volume.reader().read_node(&root_of(&volume)).unwrap();
+    let ticket = volume.writer().submit(vec![Write { at: root, data: Buffer::from(&*right).share() }]).unwrap();
     let rubbish = Buffer::zeroed(4096).share();
     device.submit(vec![ubtrfs_volume::DeviceWrite { at: copies[0], data: rubbish }]).wait().unwrap();
-    volume.read_node(&root_of(&volume)).unwrap();
+    volume.reader().read_node(&root_of(&volume)).unwrap();
     assert_eq!(volume.counters().repairs, 0);
-    let _ = volume.wait(ticket).unwrap();
-    volume.read_node(&root_of(&volume)).unwrap();
+    let _ = volume.writer().wait(ticket).unwrap();
+    volume.reader().read_node(&root_of(&volume)).unwrap();
     assert_eq!(volume.counters().repairs, 1);
 }
 
 /// Returns a data chunk of two copies.
 fn data_chunk(volume: &Volume) -> Logical {
     let is_data = |flags: BlockGroupFlags| flags.contains(BlockGroupFlags::DATA);
-    volume.chunks().iter().find(|(_, chunk)| is_data(chunk.flags)).expect("a data chunk").0
+    volume.chunk_map().all().iter().find(|(_, chunk)| is_data(chunk.flags)).expect("a data chunk").0
 }
 
 fn random(len: usize, seed: u64) -> Vec<u8> {
@@ -155,8 +155,8 @@ fn bad_data_sectors_come_from_the_other_copy() {
         let size = volume.checksum().size();
         let sums: Vec<u8> =
             data.chunks(4096).flat_map(|sector| volume.checksum().compute(sector).0[..size].to_vec()).collect();
-        let ticket = volume.submit(vec![Write { at, data: data.clone().into() }]).unwrap();
-        let _ = volume.wait(ticket).unwrap();
+        let ticket = volume.writer().submit(vec![Write { at, data: data.clone().into() }]).unwrap();
+        let _ = volume.writer().wait(ticket).unwrap();
         let places = copies(&volume, at);
         assert_eq!(places.len(), 2);
         scribble(&image.path, places[0].plus(4096 * 3 + 7), b"x");
@@ -165,18 +165,18 @@ fn bad_data_sectors_come_from_the_other_copy() {
 
         // The memory is not aligned.
         let mut memory = vec![0; data.len() + 1];
-        volume.read_data(at, &mut memory[1..], Some(&sums)).unwrap();
+        volume.reader().read_data(at, &mut memory[1..], Some(&sums)).unwrap();
         assert!(memory[1..] == data, "{algorithm}");
         assert_eq!(volume.counters().repairs, 2);
         assert_eq!(bytes_at(&image.path, places[0], data.len()), data);
         assert_ne!(bytes_at(&image.path, places[1], data.len()), data, "nobody looked at the second copy");
 
         scribble(&image.path, places[0].plus(4096 * 4), b"x");
-        let error = volume.read_data(at, &mut memory[1..], Some(&sums)).unwrap_err();
+        let error = volume.reader().read_data(at, &mut memory[1..], Some(&sums)).unwrap_err();
         assert!(matches!(error, Error::Data { at: bad } if bad == at.plus(4096 * 4)), "{error:?}");
-        volume.read_data(at, &mut memory[1..], None).unwrap();
-        assert!(matches!(volume.read_data(at, &mut memory[1..], Some(&sums[1..])), Err(Error::BadRequest(_))));
-        assert!(matches!(volume.read_data(at.plus(1), &mut memory[1..], None), Err(Error::BadRequest(_))));
+        volume.reader().read_data(at, &mut memory[1..], None).unwrap();
+        assert!(matches!(volume.reader().read_data(at, &mut memory[1..], Some(&sums[1..])), Err(Error::BadRequest(_))));
+        assert!(matches!(volume.reader().read_data(at.plus(1), &mut memory[1..], None), Err(Error::BadRequest(_))));
     }
 }
 
@@ -191,32 +191,32 @@ fn bad_copies_that_others_make_up_for_are_counted() {
     let data = random(64 << 10, 5);
     let sums: Vec<u8> =
         data.chunks(4096).flat_map(|sector| volume.checksum().compute(sector).0[..4].to_vec()).collect();
-    let ticket = volume.submit(vec![Write { at, data: data.clone().into() }]).unwrap();
-    let _ = volume.wait(ticket).unwrap();
-    assert_eq!(volume.last_faults(), (0, vec![]));
+    let ticket = volume.writer().submit(vec![Write { at, data: data.clone().into() }]).unwrap();
+    let _ = volume.writer().wait(ticket).unwrap();
+    assert_eq!(volume.devices().last_faults(), (0, vec![]));
     let places = copies(&volume, at);
     scribble(&image.path, places[0].plus(4096 * 3), &vec![0x11; 4096 * 5]);
-    volume.read_data(at, &mut vec![0; data.len()], Some(&sums)).unwrap();
-    let (total, faults) = volume.last_faults();
+    volume.reader().read_data(at, &mut vec![0; data.len()], Some(&sums)).unwrap();
+    let (total, faults) = volume.devices().last_faults();
     let [neighbours] = &faults[..] else { panic!("{faults:?}") };
     let place = (neighbours.device.physical, neighbours.device.logical, neighbours.device.len);
     assert_eq!(place, (Some(places[0].plus(4096 * 3)), Some(at.plus(4096 * 3)), 4096 * 5));
     assert_eq!((total, neighbours.count, neighbours.device.devid.0), (5, 5, 1));
     // A tree block with one good copy left, and then none.
     scribble(&image.path, of_root[0].plus(5000), b"rubbish");
-    volume.read_node(&root_of(&volume)).unwrap();
-    let (total, faults) = volume.last_faults();
+    volume.reader().read_node(&root_of(&volume)).unwrap();
+    let (total, faults) = volume.devices().last_faults();
     let newest = faults.last().unwrap();
     assert_eq!((total, newest.device.physical, newest.device.logical), (6, Some(of_root[0]), Some(root)));
     assert!(newest.cause.contains("tree block"), "{newest:?}");
-    let errors = volume.device_errors()[0].1;
+    let errors = volume.devices().errors()[0].1;
     assert_eq!(errors.of(ubtrfs_volume::DeviceErrorKind::Corruption), 6, "{errors:?}");
     for place in &of_root {
         scribble(&image.path, place.plus(5000), b"rubbish");
     }
-    volume.read_node(&root_of(&volume)).unwrap_err();
+    volume.reader().read_node(&root_of(&volume)).unwrap_err();
     // The caller gets this error and notes it, so it is not counted here.
-    assert_eq!(volume.last_faults().0, 6);
+    assert_eq!(volume.devices().last_faults().0, 6);
 }
 
 #[test]
@@ -226,17 +226,17 @@ fn one_unreadable_sector_does_not_cost_the_others() {
     let volume = Volume::open(vec![device.clone()], READ_WRITE).unwrap();
     let at = data_chunk(&volume);
     let data = random(16 << 10, 4);
-    let ticket = volume.submit(vec![Write { at, data: data.clone().into() }]).unwrap();
-    let _ = volume.wait(ticket).unwrap();
+    let ticket = volume.writer().submit(vec![Write { at, data: data.clone().into() }]).unwrap();
+    let _ = volume.writer().wait(ticket).unwrap();
     let mut memory = vec![0; data.len()];
     device.fail(Operation::Read, 0, libc::EIO, Lasting::Once);
-    volume.read_data(at, &mut memory, None).unwrap();
+    volume.reader().read_data(at, &mut memory, None).unwrap();
     assert!(memory == data);
     device.fail(Operation::Read, 0, libc::EIO, Lasting::Forever);
-    let error = volume.read_data(at, &mut memory, None).unwrap_err();
+    let error = volume.reader().read_data(at, &mut memory, None).unwrap_err();
     assert!(matches!(error, Error::Read { .. }), "{error:?}");
-    assert_eq!(volume.read_data(at, &mut [], None).ok(), Some(()));
-    assert!(matches!(volume.read_data(Logical(0), &mut memory, None), Err(Error::Unmapped { .. })));
+    assert_eq!(volume.reader().read_data(at, &mut [], None).ok(), Some(()));
+    assert!(matches!(volume.reader().read_data(Logical(0), &mut memory, None), Err(Error::Unmapped { .. })));
 }
 
 /// A device in memory. One of its reads, once, lets another thread go on and gives it some time.
@@ -296,13 +296,13 @@ fn chunks_are_added_and_removed_while_a_scrub_repairs() {
     let (scrubbed, ended) = (Arc::clone(&volume), ends.clone());
     std::thread::spawn(move || {
         let found =
-            scrubbed.scrub_data(root, NODE as u64, Some(&sums), ScrubScope::default(), &mut ParityScrub::default());
+            scrubbed.scrub().data(root, NODE as u64, Some(&sums), ScrubScope::default(), &mut ParityScrub::default());
         ended.send(found.is_ok_and(|found| found.corrected == 1)).unwrap();
     });
     std::thread::spawn(move || {
         read.recv().unwrap();
         // There is no such chunk, but the call takes the lock that all changes of chunks need.
-        ends.send(volume.remove_chunk(Logical(1)).is_err()).unwrap();
+        ends.send(volume.chunk_map().remove(Logical(1)).is_err()).unwrap();
     });
     for _ in 0..2 {
         assert!(end.recv_timeout(LIMIT).expect("neither waits for the other"));

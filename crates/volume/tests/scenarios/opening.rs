@@ -81,7 +81,7 @@ fn a_damaged_primary_superblock_leaves_reading() {
         "{failure:?}"
     );
     let volume = open(&paths, READ_ONLY, Engine::Threads).unwrap();
-    volume.read_node(&root_of(&volume)).unwrap();
+    volume.reader().read_node(&root_of(&volume)).unwrap();
     drop(volume);
     scribble(&path, SUPERBLOCK_COPIES[1].plus(600), b"rubbish");
     for options in [READ_ONLY, READ_WRITE] {
@@ -104,8 +104,8 @@ fn a_truncated_image_is_for_reading_only() {
         "{failure:?}"
     );
     let volume = open(&paths, READ_ONLY, Engine::Auto).unwrap();
-    volume.read_node(&root_of(&volume)).unwrap();
-    let (last, chunk) = volume.chunks().pop().unwrap();
+    volume.reader().read_node(&root_of(&volume)).unwrap();
+    let (last, chunk) = volume.chunk_map().all().pop().unwrap();
     drop(volume);
     // The image is so short that the chunks are missing, but the superblock is there. The result is
     // an error, not a crash.
@@ -128,17 +128,17 @@ fn a_volume_is_opened_whole() {
         Volume::open(devices, READ_ONLY)
     };
     let volume = open(&[&raid1[1], &raid1[0]]).unwrap();
-    assert_eq!(volume.devices().iter().map(|item| item.devid.0).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(volume.devices().items().iter().map(|item| item.devid.0).collect::<Vec<_>>(), [1, 2]);
     let Error::MissingDevices { have: 1, need: 2, missing } = error(open(&[&raid1[0]])) else { panic!("both") };
     assert_eq!(missing.iter().map(|item| item.devid.0).collect::<Vec<_>>(), [2], "the other is named");
     assert!(matches!(error(open(&[&raid1[0], &raid0[1]])), Error::ForeignDevice { .. }));
     // With one device missing it can be opened for reading on request.
     let degraded =
         Volume::open_degraded(vec![device(&raid1[1], OpenMode::ReadOnly, Engine::Threads)], READ_ONLY).unwrap();
-    assert_eq!(degraded.missing_devices().iter().map(|item| item.devid.0).collect::<Vec<_>>(), [1]);
-    assert_eq!(degraded.chunks(), volume.chunks());
-    degraded.read_node(&root_of(&degraded)).unwrap();
-    assert!(degraded.is_read_only() && volume.missing_devices().is_empty());
+    assert_eq!(degraded.devices().missing().iter().map(|item| item.devid.0).collect::<Vec<_>>(), [1]);
+    assert_eq!(degraded.chunk_map().all(), volume.chunk_map().all());
+    degraded.reader().read_node(&root_of(&degraded)).unwrap();
+    assert!(degraded.is_read_only() && volume.devices().missing().is_empty());
     assert!(matches!(error(open(&[&raid1[0], &raid1[0]])), Error::DuplicateDevice(DeviceId(1))));
 }
 
@@ -167,7 +167,7 @@ impl Hostile {
     fn new() -> Option<Self> {
         let (_dir, path) = made(128 << 20, &["-m", "single"])?;
         let volume = open(std::slice::from_ref(&path), READ_ONLY, Engine::Threads).unwrap();
-        let superblock = volume.superblock();
+        let superblock = volume.superblocks().current();
         let chunk_root = copies(&volume, superblock.chunk_root)[0].0;
         let root = bytes_at(&path, Physical(chunk_root), NODE);
         Some(Self { base: std::fs::read(path).unwrap().into(), superblock, chunk_root, root, beside: None })
@@ -329,10 +329,10 @@ fn random_damage_never_panics() {
         overwrite(&device, image.chunk_root, &root);
         if let Ok(volume) = Volume::open(vec![Arc::new(device)], READ_ONLY) {
             opened += 1;
-            let _ = volume.read_node(&root_of(&volume));
-            for (start, chunk) in volume.chunks() {
-                let _ = volume.superblock_ranges(start);
-                let _ = volume.read_data(start.plus(chunk.length - 4096), &mut [0; 8192], None);
+            let _ = volume.reader().read_node(&root_of(&volume));
+            for (start, chunk) in volume.chunk_map().all() {
+                let _ = volume.chunk_map().superblock_ranges(start);
+                let _ = volume.reader().read_data(start.plus(chunk.length - 4096), &mut [0; 8192], None);
             }
         }
     }
@@ -358,7 +358,7 @@ fn older_commits_and_other_superblocks_open_a_volume_too() {
     for candidate in &candidates {
         let volume = Volume::open_candidate(devices(), candidate).unwrap();
         assert!(volume.is_read_only());
-        assert_eq!(volume.superblock().generation, candidate.superblock.generation);
+        assert_eq!(volume.superblocks().current().generation, candidate.superblock.generation);
     }
     // The same without the primary superblock, and without any.
     scribble(&paths[0], SUPERBLOCK_COPIES[0], &[0; 4096]);
@@ -396,7 +396,7 @@ fn what_an_older_volume_left_leads_nowhere() {
     let candidates = Volume::candidates(&devices());
     assert!(!candidates.is_empty() && candidates.iter().all(|one| one.superblock.fsid == new.fsid), "{candidates:?}");
     for candidate in &candidates {
-        assert_eq!(Volume::open_candidate(devices(), candidate).unwrap().superblock().fsid, new.fsid);
+        assert_eq!(Volume::open_candidate(devices(), candidate).unwrap().superblocks().current().fsid, new.fsid);
     }
     // The copy is not used for a damaged primary either.
     let primary = bytes_at(&path, SUPERBLOCK_COPIES[0], 4096);

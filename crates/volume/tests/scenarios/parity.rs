@@ -63,11 +63,11 @@ fn blocks_are_right_if_no_more_stripes_are_wrong_than_there_are_parities() {
         let Some(row) = Row::of(name, |volume| root_of(volume).bytenr) else { return };
         let volume = row.volume();
         let root = root_of(&volume);
-        let right = volume.read_node(&root).unwrap();
+        let right = volume.reader().read_node(&root).unwrap();
         for set in 0..1_u32 << row.places.len() {
             row.with_damage(set, right.len(), |volume| {
                 let is_wanted_damaged = set >> row.wanted & 1 == 1;
-                match volume.read_node(&root) {
+                match volume.reader().read_node(&root) {
                     Ok(block) => assert!(*block == *right, "{name} {set:b}"),
                     Err(error) => {
                         assert!(matches!(error, Error::Node { .. }), "{name} {set:b}: {error:?}");
@@ -84,7 +84,7 @@ fn blocks_are_right_if_no_more_stripes_are_wrong_than_there_are_parities() {
 /// Returns the start of the data chunk.
 fn data(volume: &Volume) -> Logical {
     let is_data = |flags: BlockGroupFlags| flags.contains(BlockGroupFlags::DATA);
-    volume.chunks().iter().find(|(_, chunk)| is_data(chunk.flags)).expect("a data chunk").0
+    volume.chunk_map().all().iter().find(|(_, chunk)| is_data(chunk.flags)).expect("a data chunk").0
 }
 
 #[test]
@@ -94,13 +94,13 @@ fn data_is_right_sector_by_sector() {
         let volume = row.volume();
         let (at, sum) = (data(&volume), |sector: &[u8]| volume.checksum().compute(sector));
         let mut right = vec![0; 3 * STRIPE_LEN as usize];
-        volume.read_data(at, &mut right, None).unwrap();
+        volume.reader().read_data(at, &mut right, None).unwrap();
         let size = volume.checksum().size();
         let sums: Vec<u8> = right.chunks(4096).flat_map(|sector| sum(sector).0[..size].to_vec()).collect();
         for set in (0..1_u32 << row.places.len()).filter(|set| set.count_ones() as usize <= row.parities) {
             row.with_damage(set, 3 * 4096, |volume| {
                 let mut found = vec![0; right.len()];
-                volume.read_data(at, &mut found, Some(&sums)).unwrap();
+                volume.reader().read_data(at, &mut found, Some(&sums)).unwrap();
                 assert!(found == right, "{name} {set:b}");
             });
         }
@@ -114,15 +114,15 @@ fn parity_is_compared_where_the_data_is_right() {
         let volume = row.volume();
         let at = data(&volume);
         let mut right = vec![0; STRIPE_LEN as usize];
-        volume.read_data(at, &mut right, None).unwrap();
+        volume.reader().read_data(at, &mut right, None).unwrap();
         let size = volume.checksum().size();
         let sums: Vec<u8> =
             right.chunks(4096).flat_map(|sector| volume.checksum().compute(sector).0[..size].to_vec()).collect();
         let scrub = |volume: &Volume, device: Option<DeviceId>| {
             let scope = ScrubScope { device, read_only: true };
             let mut parity = ParityScrub::default();
-            let data = volume.scrub_data(at, right.len() as u64, Some(&sums), scope, &mut parity).unwrap();
-            parity.end_row(volume, scope);
+            let data = volume.scrub().data(at, right.len() as u64, Some(&sums), scope, &mut parity).unwrap();
+            parity.end_row(volume.scrub(), scope);
             (data.checksum_errors, parity.found.checksum_errors, parity.found.uncorrectable)
         };
         assert_eq!(scrub(&volume, None), (0, 0, 0));

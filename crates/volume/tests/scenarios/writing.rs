@@ -152,7 +152,7 @@ fn a_full_file_system_under_a_sparse_image_is_an_error_from_wait() {
 
 /// Issues a barrier after no writes.
 fn flush(volume: &Volume) -> ubtrfs_volume::Result<Flushed> {
-    volume.flush(volume.wait_all([])?, volume.wait_all([])?)
+    volume.writer().flush(volume.writer().wait_all([])?, volume.writer().wait_all([])?)
 }
 
 #[test]
@@ -161,24 +161,24 @@ fn a_superblock_is_published_to_the_copies_asked_for() {
         let Some((_dir, path)) = made(256 << 20, &[]) else { return };
         let paths = [path.clone()];
         let volume = open(&paths, READ_WRITE, engine).unwrap();
-        let before = volume.superblock();
+        let before = volume.superblocks().current();
         let mut next = before.clone();
         next.generation = before.generation.next();
-        let mut item = volume.devices()[0];
+        let mut item = volume.devices().items()[0];
         item.bytes_used += 1 << 20;
-        volume.set_device_item(item).unwrap();
+        volume.devices().set_item(item).unwrap();
 
         let flushed = flush(&volume).unwrap();
-        let _ = volume.write_superblock(&next, Copies::Primary, flushed).unwrap();
+        let _ = volume.superblocks().write(&next, Copies::Primary, flushed).unwrap();
         let mut expected = next.clone();
         expected.dev_item = item;
         assert_eq!(copy_at(&path, SUPERBLOCK_COPIES[0]), expected);
-        assert_eq!(volume.superblock(), expected);
+        assert_eq!(volume.superblocks().current(), expected);
         assert_eq!(copy_at(&path, SUPERBLOCK_COPIES[1]).generation, before.generation);
 
         next.generation = next.generation.next();
         let flushed = flush(&volume).unwrap();
-        let _ = volume.write_superblock(&next, Copies::All, flushed).unwrap();
+        let _ = volume.superblocks().write(&next, Copies::All, flushed).unwrap();
         expected.generation = next.generation;
         expected.bytenr = SUPERBLOCK_COPIES[1];
         assert_eq!(copy_at(&path, SUPERBLOCK_COPIES[1]), expected);
@@ -187,7 +187,7 @@ fn a_superblock_is_published_to_the_copies_asked_for() {
 
         let old = Superblock { generation: Generation(1), ..next };
         let flushed = flush(&volume).unwrap();
-        assert!(matches!(volume.write_superblock(&old, Copies::All, flushed), Err(Error::BadRequest(_))));
+        assert!(matches!(volume.superblocks().write(&old, Copies::All, flushed), Err(Error::BadRequest(_))));
         assert!(!volume.is_read_only());
     }
 }
@@ -200,7 +200,7 @@ fn a_rewritten_superblock_satisfies_btrfs_check() {
     }
     let volume = open(std::slice::from_ref(&path), READ_WRITE, Engine::Auto).unwrap();
     let flushed = flush(&volume).unwrap();
-    let _ = volume.write_superblock(&volume.superblock(), Copies::All, flushed).unwrap();
+    let _ = volume.superblocks().write(&volume.superblocks().current(), Copies::All, flushed).unwrap();
     drop(volume);
     let output = Command::new("btrfs").args(["check", "--readonly"]).arg(&path).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -221,7 +221,7 @@ fn foreign_writer(copies: Copies) {
     let Some((_dir, path)) = made(256 << 20, &[]) else { return };
     let volume = open(std::slice::from_ref(&path), READ_WRITE, Engine::Auto).unwrap();
     let flushed = flush(&volume).unwrap();
-    let _ = volume.write_superblock(&volume.superblock(), Copies::All, flushed).unwrap();
+    let _ = volume.superblocks().write(&volume.superblocks().current(), Copies::All, flushed).unwrap();
     let mut foreign = copy_at(&path, SUPERBLOCK_COPIES[0]);
     foreign.generation = Generation(foreign.generation.0 + 5);
     let foreign_bytes = foreign.to_bytes().unwrap();
@@ -230,7 +230,7 @@ fn foreign_writer(copies: Copies) {
     if copies == Copies::Primary {
         std::thread::sleep(std::time::Duration::from_millis(1100));
     }
-    let error = volume.write_superblock(&volume.superblock(), copies, flushed).unwrap_err();
+    let error = volume.superblocks().write(&volume.superblocks().current(), copies, flushed).unwrap_err();
     assert!(matches!(&error, Error::ForeignWriter { found: Some(g), .. } if *g == foreign.generation), "{error:?}");
     assert!(volume.is_read_only());
     assert_eq!(
@@ -238,9 +238,9 @@ fn foreign_writer(copies: Copies) {
         foreign_bytes[..],
         "invariant 12: it was not overwritten"
     );
-    assert!(matches!(volume.submit(Vec::new()), Err(Error::ReadOnly)));
+    assert!(matches!(volume.writer().submit(Vec::new()), Err(Error::ReadOnly)));
     let flushed = flush(&volume).unwrap();
-    assert!(matches!(volume.write_superblock(&foreign, Copies::All, flushed), Err(Error::ReadOnly)));
+    assert!(matches!(volume.superblocks().write(&foreign, Copies::All, flushed), Err(Error::ReadOnly)));
 }
 
 /// Of invariant 12.
@@ -252,7 +252,7 @@ fn a_foreign_writer_stops_the_first_log_write() {
     foreign.generation = foreign.generation.next();
     scribble(&path, SUPERBLOCK_COPIES[0], &foreign.to_bytes().unwrap()[..]);
     let flushed = flush(&volume).unwrap();
-    let error = volume.write_superblock(&volume.superblock(), Copies::Primary, flushed).unwrap_err();
+    let error = volume.superblocks().write(&volume.superblocks().current(), Copies::Primary, flushed).unwrap_err();
     assert!(matches!(error, Error::ForeignWriter { .. }), "{error:?}");
 }
 
@@ -296,16 +296,16 @@ fn a_foreign_writer_stops_log_writes_on_devices_far_away() {
     for looks in [1, 0] {
         let reads = device.counters().reads;
         let flushed = flush(&volume).unwrap();
-        let _ = volume.write_superblock(&volume.superblock(), Copies::Primary, flushed).unwrap();
+        let _ = volume.superblocks().write(&volume.superblocks().current(), Copies::Primary, flushed).unwrap();
         assert_eq!(device.counters().reads, reads + looks, "the superblock is read once in a second");
     }
     std::thread::sleep(std::time::Duration::from_millis(1100));
-    let mut foreign = volume.superblock();
+    let mut foreign = volume.superblocks().current();
     foreign.generation = foreign.generation.next();
     let data = foreign.to_bytes().unwrap().to_vec().into();
     device.submit(vec![DeviceWrite { at: SUPERBLOCK_COPIES[0], data }]).wait().unwrap();
     let flushed = flush(&volume).unwrap();
-    let error = volume.write_superblock(&volume.superblock(), Copies::Primary, flushed).unwrap_err();
+    let error = volume.superblocks().write(&volume.superblocks().current(), Copies::Primary, flushed).unwrap_err();
     assert!(matches!(error, Error::ForeignWriter { .. }), "{error:?}");
 }
 
@@ -314,7 +314,7 @@ fn memory(path: &Path) -> Arc<[u8]> {
 }
 
 fn of_type(volume: &Volume, flags: BlockGroupFlags) -> Logical {
-    volume.chunks().iter().find(|(_, chunk)| chunk.flags.contains(flags)).expect("such a chunk").0
+    volume.chunk_map().all().iter().find(|(_, chunk)| chunk.flags.contains(flags)).expect("such a chunk").0
 }
 
 #[test]
@@ -329,8 +329,8 @@ fn failures_of_devices_are_reported() {
     let (device, volume) = faulty();
     device.fail(Operation::Write, 1, libc::ENOSPC, Lasting::Once);
     let at = of_type(&volume, BlockGroupFlags::METADATA);
-    let ticket = volume.submit(vec![Write { at, data: Buffer::zeroed(16384).share() }]).unwrap();
-    let error = volume.wait(ticket).unwrap_err();
+    let ticket = volume.writer().submit(vec![Write { at, data: Buffer::zeroed(16384).share() }]).unwrap();
+    let error = volume.writer().wait(ticket).unwrap_err();
     let Error::Write { devid, at: physical, logical, len, source } = &error else { panic!("{error:?}") };
     assert_eq!((devid.0, *logical, *len, source.raw_os_error()), (1, Some(at), 16384, Some(libc::ENOSPC)));
     let said = format!("device 1: writing 16384 bytes at {physical} (logical {at})");
@@ -347,7 +347,10 @@ fn failures_of_devices_are_reported() {
         let (device, volume) = faulty();
         device.fail(operation, successes, libc::EIO, Lasting::Once);
         let flushed = flush(&volume).unwrap();
-        assert!(volume.write_superblock(&volume.superblock(), Copies::All, flushed).is_err(), "{operation:?}");
+        assert!(
+            volume.superblocks().write(&volume.superblocks().current(), Copies::All, flushed).is_err(),
+            "{operation:?}"
+        );
         assert!(volume.is_read_only());
     }
 }
@@ -359,25 +362,26 @@ fn all_copies_are_written_and_superblocks_never_hit() {
     let (start, chunk) = chunk_at(&volume, of_type(&volume, BlockGroupFlags::METADATA));
     let at = start.plus(chunk.length - 32768);
     let data = random(32768, &mut Rng::new(1));
-    let ticket = volume.submit(vec![Write { at, data: data.clone().into() }]).unwrap();
-    let written = volume.wait(ticket).unwrap().merge(volume.wait_all([]).unwrap());
-    let _ = volume.flush(written, volume.wait_all([]).unwrap()).unwrap();
+    let ticket = volume.writer().submit(vec![Write { at, data: data.clone().into() }]).unwrap();
+    let written = volume.writer().wait(ticket).unwrap().merge(volume.writer().wait_all([]).unwrap());
+    let _ = volume.writer().flush(written, volume.writer().wait_all([]).unwrap()).unwrap();
     for place in copies(&volume, at) {
         assert!(bytes_at(&path, place, data.len()) == data);
     }
     // Some chunk holds the superblock's second copy.
-    let reserved: Vec<_> = volume.chunks().iter().flat_map(|(start, _)| volume.superblock_ranges(*start)).collect();
+    let reserved: Vec<_> =
+        volume.chunk_map().all().iter().flat_map(|(start, _)| volume.chunk_map().superblock_ranges(*start)).collect();
     assert!(!reserved.is_empty());
     for range in reserved {
         let write = Write { at: range.start, data: Buffer::zeroed(65536).share() };
-        assert!(matches!(volume.submit(vec![write]), Err(Error::BadRequest(_))));
-        assert!(matches!(volume.discard(range.start, 65536), Err(Error::BadRequest(_))));
+        assert!(matches!(volume.writer().submit(vec![write]), Err(Error::BadRequest(_))));
+        assert!(matches!(volume.writer().discard(range.start, 65536), Err(Error::BadRequest(_))));
     }
-    volume.discard(at, 32768).unwrap();
+    volume.writer().discard(at, 32768).unwrap();
     let unmapped = Write { at: Logical(0), data: Buffer::zeroed(4096).share() };
-    assert!(matches!(volume.submit(vec![unmapped]), Err(Error::Unmapped { .. })));
+    assert!(matches!(volume.writer().submit(vec![unmapped]), Err(Error::Unmapped { .. })));
     let odd = Write { at: at.plus(512), data: Buffer::zeroed(4096).share() };
-    assert!(matches!(volume.submit(vec![odd]), Err(Error::BadRequest(_))));
+    assert!(matches!(volume.writer().submit(vec![odd]), Err(Error::BadRequest(_))));
 }
 
 #[test]
@@ -389,16 +393,16 @@ fn chunks_are_added_and_removed() {
     chunk.length = 8 << 20;
     chunk.stripes[0].offset = Physical(200 << 20);
     let start = Logical(1 << 40);
-    assert!(matches!(volume.remove_chunk(start), Err(Error::Unmapped { .. })));
+    assert!(matches!(volume.chunk_map().remove(start), Err(Error::Unmapped { .. })));
     volume.add_chunk(start, chunk.clone()).unwrap();
     assert!(matches!(volume.add_chunk(start, chunk), Err(Error::OverlappingChunks { .. })));
-    let ticket = volume.submit(vec![Write { at: start, data: SharedBuffer::from(vec![5; 4096]) }]).unwrap();
-    let _ = volume.wait(ticket).unwrap();
+    let ticket = volume.writer().submit(vec![Write { at: start, data: SharedBuffer::from(vec![5; 4096]) }]).unwrap();
+    let _ = volume.writer().wait(ticket).unwrap();
     let mut back = [0; 4096];
-    volume.read_data(start, &mut back, None).unwrap();
+    volume.reader().read_data(start, &mut back, None).unwrap();
     assert_eq!(back, [5; 4096]);
-    volume.remove_chunk(start).unwrap();
-    assert!(matches!(volume.read_data(start, &mut back, None), Err(Error::Unmapped { .. })));
+    volume.chunk_map().remove(start).unwrap();
+    assert!(matches!(volume.reader().read_data(start, &mut back, None), Err(Error::Unmapped { .. })));
 }
 
 #[test]
@@ -419,20 +423,20 @@ fn every_profile_that_can_be_written_reads_back() {
         let (start, chunk) = chunk_at(&volume, of_type(&volume, BlockGroupFlags::DATA));
         let at = start.plus(chunk.length - (1 << 20));
         let data = random(1 << 20, &mut Rng::new(2));
-        let submitted = volume.submit(vec![Write { at, data: data.clone().into() }]);
+        let submitted = volume.writer().submit(vec![Write { at, data: data.clone().into() }]);
         if !is_writable {
             assert!(matches!(submitted, Err(Error::Unwritable { .. })), "{name}");
             continue;
         }
-        let written = volume.wait(submitted.unwrap()).unwrap();
-        let flushed = volume.flush(written, volume.wait_all([]).unwrap()).unwrap();
-        let _ = volume.write_superblock(&volume.superblock(), Copies::All, flushed).unwrap();
+        let written = volume.writer().wait(submitted.unwrap()).unwrap();
+        let flushed = volume.writer().flush(written, volume.writer().wait_all([]).unwrap()).unwrap();
+        let _ = volume.superblocks().write(&volume.superblocks().current(), Copies::All, flushed).unwrap();
         drop(volume);
         let volume = open(&paths, READ_ONLY, Engine::Auto).unwrap();
         let mut back = vec![0; data.len()];
-        volume.read_data(at, &mut back, None).unwrap();
+        volume.reader().read_data(at, &mut back, None).unwrap();
         assert!(back == data, "{name}");
-        volume.read_node(&root_of(&volume)).unwrap();
+        volume.reader().read_node(&root_of(&volume)).unwrap();
     }
 }
 
@@ -444,16 +448,19 @@ fn published_data_survives_any_crash() {
     let device = Arc::new(RecordingDevice::new(memory(&path)));
     let volume = Volume::open(vec![device.clone()], READ_WRITE).unwrap();
     let at = of_type(&volume, BlockGroupFlags::DATA);
-    let mut superblock = volume.superblock();
+    let mut superblock = volume.superblocks().current();
     let first = superblock.generation.0;
     // Commit n writes its number to an address of its own, and then publishes.
     for commit in 1..=6_u64 {
         let data = SharedBuffer::from(vec![commit as u8; 16384]);
-        let ticket = volume.submit(vec![Write { at: at.plus(commit * 16384), data }]).unwrap();
-        let flushed = volume.flush(volume.wait(ticket).unwrap(), volume.wait_all([]).unwrap()).unwrap();
+        let ticket = volume.writer().submit(vec![Write { at: at.plus(commit * 16384), data }]).unwrap();
+        let flushed = volume
+            .writer()
+            .flush(volume.writer().wait(ticket).unwrap(), volume.writer().wait_all([]).unwrap())
+            .unwrap();
         superblock.generation = Generation(first + commit);
         let copies = if commit % 2 == 0 { Copies::All } else { Copies::Primary };
-        let _ = volume.write_superblock(&superblock, copies, flushed).unwrap();
+        let _ = volume.superblocks().write(&superblock, copies, flushed).unwrap();
     }
     let mut seen = std::collections::HashSet::new();
     for seed in 0..500 {
@@ -461,18 +468,18 @@ fn published_data_survives_any_crash() {
         let event = numbers.below(device.len() as u64 + 1) as usize;
         let state = device.crash_state(event, &mut ubtrfs_volume::random_fates(numbers.next_u64()));
         let volume = Volume::open(vec![Arc::new(state)], READ_WRITE).unwrap();
-        let published = volume.superblock().generation.0 - first;
+        let published = volume.superblocks().current().generation.0 - first;
         seen.insert(published);
         for commit in 1..=published {
             let mut back = vec![0; 16384];
-            volume.read_data(at.plus(commit * 16384), &mut back, None).unwrap();
+            volume.reader().read_data(at.plus(commit * 16384), &mut back, None).unwrap();
             assert!(back == vec![commit as u8; 16384], "seed {seed}: commit {commit} of {published}");
         }
     }
     assert_eq!(seen.len(), 7, "{seen:?}");
     let lost = device.crash_state(device.len(), &mut |_| Fate::Lost);
     let volume = Volume::open(vec![Arc::new(lost)], READ_WRITE).unwrap();
-    assert_eq!(volume.superblock().generation.0, first + 6);
+    assert_eq!(volume.superblocks().current().generation.0, first + 6);
 }
 
 #[test]
@@ -483,15 +490,15 @@ fn nodes_on_their_way_are_read_from_memory() {
     let device = Arc::new(RecordingDevice::new(bytes.into()));
     let volume = Volume::open(vec![device.clone()], READ_WRITE).unwrap();
     let root = root_of(&volume);
-    let right = volume.read_node(&root).unwrap();
+    let right = volume.reader().read_node(&root).unwrap();
     let node = |bytes: Vec<u8>| vec![Write { at: root.bytenr, data: SharedBuffer::from(bytes) }];
-    let damage = volume.submit(node(vec![0; right.len()])).unwrap();
-    let _written = volume.wait(damage).unwrap();
-    volume.read_node(&root).unwrap_err();
-    let ticket = volume.submit_nodes(node(right.to_vec())).unwrap();
-    assert_eq!(*volume.read_node(&root).unwrap(), *right);
-    let _written = volume.wait(ticket).unwrap();
-    assert_eq!(*volume.read_node(&root).unwrap(), *right);
+    let damage = volume.writer().submit(node(vec![0; right.len()])).unwrap();
+    let _written = volume.writer().wait(damage).unwrap();
+    volume.reader().read_node(&root).unwrap_err();
+    let ticket = volume.writer().submit_nodes(node(right.to_vec())).unwrap();
+    assert_eq!(*volume.reader().read_node(&root).unwrap(), *right);
+    let _written = volume.writer().wait(ticket).unwrap();
+    assert_eq!(*volume.reader().read_node(&root).unwrap(), *right);
 }
 
 #[test]

@@ -84,9 +84,9 @@ impl Sizes for Unmounted {
         let place = self.place();
         let volume = open_without(paths, window, |_, _| false)?;
         let (fs, signals) = (&volume.fs, Signals::listen()?);
-        let item = fs.volume().devices().into_iter().find(|item| item.devid == device);
+        let item = fs.volume().devices().items().into_iter().find(|item| item.devid == device);
         let before = item.ok_or_else(|| no_such_device(&device.to_string()))?.total_bytes;
-        let there = fs.volume().device_size(device).map_err(|error| Failure::of(&error))?;
+        let there = fs.volume().devices().size(device).map_err(|error| Failure::of(&error))?;
         let refusal = |errno| about_refusal(place, errno).unwrap_or_else(|| Failure::about("resize", &errno));
         let bytes = size.of(before, there).ok_or_else(|| refusal(Errno::INVAL))?;
         if i64::try_from(bytes).is_err() {
@@ -114,8 +114,13 @@ impl Sizes for Unmounted {
             return Err(refusal);
         }
         closed.map_err(|error| Failure::of(&error))?;
-        let bytes =
-            fs.volume().devices().into_iter().find(|item| item.devid == device).map_or(0, |item| item.total_bytes);
+        let bytes = fs
+            .volume()
+            .devices()
+            .items()
+            .into_iter()
+            .find(|item| item.devid == device)
+            .map_or(0, |item| item.total_bytes);
         // If the device was smaller than its file, the rest of the file is not the volume's, and is
         // kept.
         if let Some(file) = file.filter(|_| bytes < before && there == before) {

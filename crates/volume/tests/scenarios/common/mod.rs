@@ -81,7 +81,7 @@ pub fn open(paths: &[PathBuf], options: OpenOptions, engine: Engine) -> Result<V
 
 /// Returns the expectation for the root tree's root.
 pub fn root_of(volume: &Volume) -> NodeExpectation {
-    let superblock = volume.superblock();
+    let superblock = volume.superblocks().current();
     NodeExpectation {
         bytenr: superblock.root,
         level: Some(superblock.root_level),
@@ -95,7 +95,7 @@ pub fn root_of(volume: &Volume) -> NodeExpectation {
 /// Returns the chunk that holds an address.
 pub fn chunk_at(volume: &Volume, at: Logical) -> (Logical, ChunkItem) {
     let holds = |(start, item): &(Logical, ChunkItem)| *start <= at && at.0 < start.0 + item.length;
-    volume.chunks().into_iter().find(holds).expect("a chunk")
+    volume.chunk_map().all().into_iter().find(holds).expect("a chunk")
 }
 
 /// Returns the locations of the copies of an address, in a chunk that isn't striped.

@@ -2,30 +2,90 @@
 //! 11). If a copy is bad, the next one is tried, and the bad copy is rewritten from a good one. If
 //! no copy is left, chunks with parity still have the rest of the row (`rebuild`).
 
-use std::sync::atomic::Ordering;
+mod direct_read;
+mod rebuild;
+mod repair;
+mod repair_run;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ubtrfs_errors::sentence;
 use ubtrfs_format::{Error as FormatError, Header, Logical, Node, NodeExpectation, verify_node_checksum};
+use ubtrfs_threads::atomic::AtomicBool;
 
-use crate::buffer::{Buffer, SharedBuffer};
+use crate::buffer::Buffer;
 use crate::chunk_map::{IoStripe, MappedRange};
-use crate::device::DeviceWrite;
+use crate::devices::VolumeDevices;
 use crate::error::{DeviceFault, Error, Result};
-use crate::fault_log::{Outcome, Place};
+use crate::identity::VolumeIdentity;
 use crate::member::DeviceErrorKind;
 use crate::proof::Proof;
-use crate::scrubbed::Repaired;
-use crate::volume::Volume;
+use crate::shared_chunk_map::SharedChunkMap;
+use crate::shared_state::SharedState;
+use crate::write_access::WriteAccess;
 
-impl Volume {
+pub use self::direct_read::DirectRead;
+pub(crate) use self::repair_run::Run;
+
+/// Reads from a volume, and mends what it finds damaged. All methods may be called by many threads
+/// at once.
+#[derive(Debug)]
+pub struct VolumeReader {
+    identity: Arc<VolumeIdentity>,
+    access: Arc<WriteAccess>,
+    chunk_map: Arc<SharedChunkMap>,
+    devices: Arc<VolumeDevices>,
+    /// A tree block is returned whatever its checksum says if no copy is right.
+    ignores_node_checksums: AtomicBool,
+    checksum_errors: AtomicU64,
+    repairs: AtomicU64,
+}
+
+impl VolumeReader {
+    /// `checksum_errors` were found before.
+    pub(crate) fn new(shared: SharedState, checksum_errors: u64) -> Self {
+        let SharedState { identity, access, chunk_map, devices } = shared;
+        Self {
+            identity,
+            access,
+            chunk_map,
+            devices,
+            ignores_node_checksums: AtomicBool::new(false),
+            checksum_errors: AtomicU64::new(checksum_errors),
+            repairs: AtomicU64::new(0),
+        }
+    }
+
+    /// From now on returns a tree block in spite of a wrong checksum, if everything else in it is
+    /// right and no copy has a right checksum. For volumes that are only read.
+    pub fn ignore_node_checksums(&self) {
+        self.ignores_node_checksums.store(true, Ordering::Release);
+    }
+
+    /// Returns how many copies of tree blocks and data sectors were found bad.
+    pub(crate) fn checksum_errors(&self) -> u64 {
+        self.checksum_errors.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many copies of tree blocks and data sectors were rewritten.
+    pub(crate) fn repairs(&self) -> u64 {
+        self.repairs.load(Ordering::Relaxed)
+    }
+
+    /// Counts copies that were rewritten.
+    fn count_repairs(&self, copies: u64) {
+        self.repairs.fetch_add(copies, Ordering::Relaxed);
+    }
+
     /// Reads a tree block, and checks that its checksum and structure are right and that it is the
     /// one that the caller expects.
     pub fn read_node(&self, expected: &NodeExpectation) -> Result<Buffer> {
-        let len = u64::from(self.node_size());
+        let len = u64::from(self.identity.node_size());
         let proof = Proof::Block(expected.generation);
         let pieces = self.pieces_to_read(expected.bytenr, len, proof)?;
-        let mut block = Buffer::for_reading(self.node_size() as usize);
-        if let Some(node) = self.in_flight.node(expected.bytenr).filter(|node| node.len() == block.len()) {
+        let mut block = Buffer::for_reading(self.identity.node_size() as usize);
+        if let Some(node) = self.access.in_flight().node(expected.bytenr).filter(|node| node.len() == block.len()) {
             block.copy_from_slice(&node);
             self.check_node(expected, &block)?;
             return Ok(block);
@@ -83,7 +143,7 @@ impl Volume {
     }
 
     fn check_node(&self, expected: &NodeExpectation, block: &[u8]) -> Result<()> {
-        verify_node_checksum(block, self.checksum())
+        verify_node_checksum(block, self.identity.checksum())
             .map_err(|source| Error::Node { at: expected.bytenr, source })
             .and_then(|()| self.check_structure(expected, block))
     }
@@ -92,36 +152,36 @@ impl Volume {
     fn check_structure(&self, expected: &NodeExpectation, block: &[u8]) -> Result<()> {
         let mut expected = *expected;
         if let Ok(header) = Header::parse(block)
-            && self.is_of_a_seed(header.fsid)
+            && self.identity.is_of_a_seed(header.fsid)
         {
             // The block is older than this volume, and has the seed's id.
             expected.fsid = header.fsid;
         }
-        Node::check(block, &expected, self.sector_size())
+        Node::check(block, &expected, self.identity.sector_size())
             .map(|_| ())
             .map_err(|source| Error::Node { at: expected.bytenr, source })
     }
 
     /// Returns whether a node's header has this address and this volume's id.
     pub(crate) fn has_header_of(&self, at: Logical, block: &[u8]) -> bool {
-        Header::parse(block).is_ok_and(|header| header.bytenr == at && header.fsid == self.metadata_fsid())
+        Header::parse(block).is_ok_and(|header| header.bytenr == at && header.fsid == self.identity.metadata_fsid())
     }
 
     /// Returns whether a read would accept this node at this address.
     pub(crate) fn is_node_for(&self, at: Logical, block: &[u8]) -> bool {
         let (level, generation, owner, first_key) = (None, None, None, None);
-        let fsid = self.metadata_fsid();
+        let fsid = self.identity.metadata_fsid();
         self.check_node(&NodeExpectation { bytenr: at, level, generation, owner, first_key, fsid }, block).is_ok()
     }
 
     /// Reads data, aligned to sectors. `sums` holds the checksums of all its sectors, in order;
     /// without them nothing is verified.
     pub fn read_data(&self, at: Logical, buf: &mut [u8], sums: Option<&[u8]>) -> Result<()> {
-        let sector = self.sector_size() as usize;
+        let sector = self.identity.sector_size() as usize;
         if !at.0.is_multiple_of(sector as u64) || !buf.len().is_multiple_of(sector) {
             return Err(Error::BadRequest("a data read is not aligned to sectors"));
         }
-        let sum_size = self.checksum().size();
+        let sum_size = self.identity.checksum().size();
         if sums.is_some_and(|sums| sums.len() != buf.len() / sector * sum_size) {
             return Err(Error::BadRequest("not one checksum for each sector"));
         }
@@ -165,7 +225,7 @@ impl Volume {
     }
 
     pub(crate) fn is_right(&self, sector: &[u8], sum: Option<&[u8]>) -> bool {
-        sum.is_none_or(|sum| self.checksum().matches(sector, sum))
+        sum.is_none_or(|sum| self.identity.checksum().matches(sector, sum))
     }
 
     /// Reads a sector from the first copy that is right, and rewrites the copies before it; or
@@ -224,12 +284,12 @@ impl Volume {
             let (part, after) = rest.split_at_mut(len);
             rest = after;
             let Some(IoStripe { devid, at }) = place_of(piece, copy) else { continue };
-            let member = self.member(devid)?;
+            let member = self.devices.member(devid)?;
             let reading = member.begin_read();
             let read = member.device.read_at(at, part);
             drop(reading);
             read.map_err(|source| {
-                let logical = self.map.read().logical_of(devid, at);
+                let logical = self.chunk_map.logical_of(devid, at);
                 Error::Read { devid, at, logical, len, source }
             })?;
         }
@@ -241,8 +301,8 @@ impl Volume {
     /// lag are left out unless the proof suffices for them. If only they have a piece, this is an
     /// error, or the piece has no copy if it follows from the rest of its row.
     pub(crate) fn pieces_to_read(&self, at: Logical, len: u64, proof: Proof) -> Result<Vec<MappedRange>> {
-        let mut pieces = self.map.read().pieces(at, len)?;
-        let set = self.devices.load();
+        let mut pieces = self.chunk_map.pieces(at, len)?;
+        let set = self.devices.set();
         if let [_] = set.members[..] {
             return Ok(pieces);
         }
@@ -264,8 +324,18 @@ impl Volume {
 
     /// Returns whether a copy may be believed if this proof says that it is right.
     pub(crate) fn is_believed(&self, pieces: &[MappedRange], copy: usize, proof: Proof) -> bool {
-        let member = |piece: &MappedRange| place_of(piece, copy).and_then(|place| self.member(place.devid).ok());
+        let member =
+            |piece: &MappedRange| place_of(piece, copy).and_then(|place| self.devices.member(place.devid).ok());
         pieces.iter().filter_map(member).all(|member| proof.suffices_for(&member))
+    }
+
+    pub(crate) fn is_of_a_laggard(&self, piece: &MappedRange, copy: usize) -> bool {
+        place_of(piece, copy).is_some_and(|place| self.devices.member(place.devid).is_ok_and(|member| member.lags()))
+    }
+
+    /// Returns whether a part of a copy is on a device that lags.
+    pub(crate) fn has_laggard(&self, pieces: &[MappedRange], copy: usize) -> bool {
+        pieces.iter().any(|piece| self.is_of_a_laggard(piece, copy))
     }
 
     /// Counts a copy that could not be read or is damaged.
@@ -277,7 +347,7 @@ impl Volume {
             Error::Node { .. } | Error::Data { .. } => DeviceErrorKind::Corruption,
             _ => return,
         };
-        let of = |devid| self.member(devid).ok().filter(|member| !member.lags());
+        let of = |devid| self.devices.member(devid).ok().filter(|member| !member.lags());
         if let Some(member) = pieces.first().and_then(|piece| place_of(piece, copy)).and_then(|place| of(place.devid)) {
             member.note_error(kind);
         }
@@ -294,136 +364,8 @@ impl Volume {
         }
         let len = pieces.iter().map(|piece| piece.len).sum();
         let of_copy = DeviceFault { devid, physical: Some(place), logical: Some(at), len };
-        self.faults.note(sentence(&error), error.device_fault().unwrap_or(of_copy));
+        self.devices.note_fault(sentence(&error), error.device_fault().unwrap_or(of_copy));
     }
-
-    /// Rewrites the damaged copies of a tree block.
-    pub(crate) fn repair_node(&self, expected: &NodeExpectation) -> Repaired {
-        let len = self.node_size() as usize;
-        let proof = Proof::Block(expected.generation);
-        self.repair((expected.bytenr, len), "a tree block", proof, |pieces, copy, block| {
-            match self.read_node_copy(expected, pieces, copy, block) {
-                Ok(()) => CopyState::Good,
-                // The block is whole, and newer than the caller expects.
-                Err(Error::Node {
-                    source: FormatError::WrongGeneration { .. } | FormatError::WrongLevel { .. },
-                    ..
-                }) if Header::parse(block)
-                    .is_ok_and(|found| expected.generation.is_some_and(|expected| expected < found.generation)) =>
-                {
-                    CopyState::Newer
-                }
-                Err(_) => CopyState::Bad,
-            }
-        })
-    }
-
-    /// Rewrites the damaged copies of a data sector. Without checksums, the content of a device
-    /// that lags always counts as wrong.
-    pub(crate) fn repair_sector(&self, at: Logical, len: usize, sum: Option<&[u8]>) -> Repaired {
-        let repaired = self.repair((at, len), "a data sector", Proof::Checksums, |pieces, copy, bytes| {
-            match self.read_sector_copy(at, pieces, copy, bytes, sum) {
-                Ok(()) if sum.is_none() => self.state_without_sums(pieces, copy),
-                Ok(()) => CopyState::Good,
-                Err(_) => CopyState::Bad,
-            }
-        });
-        // Without this, old content of a lagging device would be read as right once the device is
-        // current.
-        if sum.is_none() && repaired == Repaired::Nowhere { Repaired::Unknown } else { repaired }
-    }
-
-    /// Rewrites damaged copies. The reader may have read during a write to the same address, or
-    /// have an outdated expectation, so this reads everything again while nobody else may write.
-    fn repair(
-        &self,
-        (at, len): (Logical, usize),
-        what: &str,
-        proof: Proof,
-        examine: impl Fn(&[MappedRange], usize, &mut Buffer) -> CopyState,
-    ) -> Repaired {
-        // `release` waits for the repair by this; or it came first, which the next check finds.
-        let Some(_alone) = self.in_flight.begin_repair(at, len as u64) else { return Repaired::Unknown };
-        if !self.may_repair() {
-            return Repaired::Unknown;
-        }
-        let _not_while_devices_change = self.submissions.read();
-        let pieces = match self.pieces_to_read(at, len as u64, Proof::Checksums) {
-            Ok(pieces) if pieces.iter().all(|piece| piece.writable) => pieces,
-            _ => return Repaired::Unknown,
-        };
-        let mut right = Buffer::for_reading(len);
-        let is_good = |copy: &usize| {
-            self.is_believed(&pieces, *copy, proof) && matches!(examine(&pieces, *copy, &mut right), CopyState::Good)
-        };
-        let good = (0..copies_of(&pieces)).find(is_good);
-        let mut scratch = Buffer::for_reading(len);
-        let Some(good) = good else {
-            let is_bad = |copy| matches!(examine(&pieces, copy, &mut scratch), CopyState::Bad);
-            // A copy that looks right on a device that lags may be right.
-            return if (0..copies_of(&pieces)).all(is_bad) { Repaired::Nowhere } else { Repaired::Unknown };
-        };
-        let mut left = 0;
-        let right = right.share();
-        for copy in (0..copies_of(&pieces)).filter(|copy| *copy != good) {
-            let is_bad = match examine(&pieces, copy, &mut scratch) {
-                CopyState::Bad => true,
-                // The device has missed a write that the others have.
-                CopyState::Good => self.has_laggard(&pieces, copy) && *scratch != *right,
-                // On a device that lags, a newer block belongs to a history that the other devices
-                // don't have. These have everything that was written, so the caller's expectation
-                // is right if one of them matches it. Otherwise the caller is behind.
-                CopyState::Newer if self.has_laggard(&pieces, copy) && !self.has_laggard(&pieces, good) => true,
-                CopyState::Newer => {
-                    left += 1;
-                    false
-                }
-            };
-            if !is_bad {
-                continue;
-            }
-            let (mut done, mut is_left) = (0, false);
-            for piece in &pieces {
-                let data = right.slice(done..done + piece.len as usize);
-                let logical = at.plus(done as u64);
-                done += piece.len as usize;
-                let Some(IoStripe { devid, at: physical }) = place_of(piece, copy) else { continue };
-                is_left |= !self.rewrite(Place { devid, physical, logical, len: piece.len, copies: 1 }, data, what);
-            }
-            left += usize::from(is_left);
-        }
-        Repaired::Left(left)
-    }
-
-    /// Overwrites a copy with the right content. Returns whether no wrong content is left.
-    pub(crate) fn rewrite(&self, copy: Place, data: SharedBuffer, what: &str) -> bool {
-        let Ok(member) = self.member(copy.devid) else { return true };
-        if !member.is_written() {
-            return member.is_missing();
-        }
-        match member.device.submit(vec![DeviceWrite { at: copy.physical, data }]).wait() {
-            Ok(()) => {
-                self.repairs.fetch_add(copy.copies, Ordering::Relaxed);
-                self.faults.bad_copy(copy, Outcome::Rewritten, what, "");
-                true
-            }
-            Err(error) => {
-                member.note_error(DeviceErrorKind::Write);
-                member.note_missed();
-                let why = sentence(&error);
-                self.faults.bad_copy(copy, Outcome::NotRewritten, what, &why);
-                self.faults.note(format!("device {}: {why}", copy.devid), copy.fault());
-                false
-            }
-        }
-    }
-}
-
-/// What a copy turned out to be.
-pub(crate) enum CopyState {
-    Good,
-    Bad,
-    Newer,
 }
 
 /// Returns how many copies there are to try.

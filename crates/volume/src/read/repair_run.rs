@@ -7,8 +7,7 @@ use crate::buffer::Buffer;
 use crate::chunk_map::{IoStripe, MappedRange};
 use crate::fault_log::Place;
 use crate::proof::Proof;
-use crate::read::place_of;
-use crate::volume::Volume;
+use crate::read::{VolumeReader, place_of};
 
 /// Sectors of data that follow each other, and their checksums.
 pub(crate) struct Run<'a> {
@@ -18,18 +17,18 @@ pub(crate) struct Run<'a> {
     pub(crate) sums: Option<&'a [u8]>,
 }
 
-impl Volume {
+impl VolumeReader {
     /// Rewrites those sectors that are wrong in some copy, from a copy that has all of them right.
     /// Returns how many are still wrong, counted for each copy. Returns `None`, and has done
     /// nothing, if no copy has all of them right, if they are not in one piece, or if they could
     /// not be compared.
     pub(crate) fn repair_run(&self, run: &Run<'_>) -> Option<u64> {
         // `release` waits for the repair by this; or it came first, which the next check finds.
-        let _alone = self.in_flight.begin_repair(run.at, run.len as u64)?;
-        if !self.may_repair() {
+        let _alone = self.access.in_flight().begin_repair(run.at, run.len as u64)?;
+        if !self.access.may_repair() {
             return None;
         }
-        let _not_while_devices_change = self.submissions.read();
+        let _not_while_devices_change = self.devices.submitting();
         let proof = Proof::of_sums(run.sums);
         let pieces = self.pieces_to_read(run.at, run.len as u64, Proof::Checksums).ok()?;
         let [piece] = &pieces[..] else { return None };
@@ -54,7 +53,7 @@ impl Volume {
             let Some(IoStripe { devid, at }) = place_of(piece, copy) else { continue };
             for bytes in wrong {
                 let (offset, len) = (bytes.start as u64, bytes.len() as u64);
-                let copies = len / u64::from(self.sector_size());
+                let copies = len / u64::from(self.identity.sector_size());
                 let place = Place { devid, physical: at.plus(offset), logical: run.at.plus(offset), len, copies };
                 if !self.rewrite(place, right.slice(bytes), "data") {
                     left += copies;
@@ -66,7 +65,7 @@ impl Volume {
 
     /// Returns the sectors, and whether each has the right checksum.
     fn sectors_of<'a>(&self, run: &'a Run<'_>, found: &'a [u8]) -> impl Iterator<Item = (&'a [u8], bool)> {
-        let (sector, size) = (self.sector_size() as usize, self.checksum().size());
+        let (sector, size) = (self.identity.sector_size() as usize, self.identity.checksum().size());
         let sum = move |number: usize| run.sums.and_then(|sums| sums.get(number * size..(number + 1) * size));
         found.chunks_exact(sector).enumerate().map(move |(number, bytes)| (bytes, self.is_right(bytes, sum(number))))
     }
@@ -80,7 +79,7 @@ impl Volume {
         copy: usize,
         (found, right): (&[u8], &[u8]),
     ) -> Vec<std::ops::Range<usize>> {
-        let (sector, lags) = (self.sector_size() as usize, self.has_laggard(pieces, copy));
+        let (sector, lags) = (self.identity.sector_size() as usize, self.has_laggard(pieces, copy));
         let mut wrong: Vec<std::ops::Range<usize>> = Vec::new();
         for (number, (bytes, is_right)) in self.sectors_of(run, found).enumerate() {
             let at = number * sector;

@@ -1,28 +1,50 @@
 //! Comparing all copies of allocated blocks and data with what they should be, and rewriting those
 //! that are wrong.
 
+mod parity;
+
 use std::ops::Range;
+use std::sync::Arc;
 
 use ubtrfs_format::{DeviceId, Generation, Logical, NodeExpectation};
 
 use crate::buffer::Buffer;
 use crate::chunk_map::{IoStripe, MappedRange};
+use crate::devices::VolumeDevices;
 use crate::error::{Error, Result};
-use crate::open::read_copy;
-use crate::read::{CopyState, place_of};
-use crate::repair_run::Run;
-use crate::scrub_parity::ParityScrub;
+use crate::identity::VolumeIdentity;
+use crate::read::Run;
+use crate::read::{VolumeReader, place_of};
 use crate::scrubbed::{Repaired, ScrubScope, Scrubbed};
-use crate::volume::Volume;
+use crate::shared_chunk_map::SharedChunkMap;
+use crate::shared_state::SharedState;
+use crate::superblock_copy::read_copy;
 
-impl Volume {
+pub use self::parity::ParityScrub;
+
+/// Compares all copies on the devices of a volume. All methods may be called by many threads at
+/// once.
+#[derive(Debug)]
+pub struct VolumeScrub {
+    identity: Arc<VolumeIdentity>,
+    chunk_map: Arc<SharedChunkMap>,
+    devices: Arc<VolumeDevices>,
+    reader: Arc<VolumeReader>,
+}
+
+impl VolumeScrub {
+    pub(crate) fn new(shared: SharedState, reader: Arc<VolumeReader>) -> Self {
+        let SharedState { identity, chunk_map, devices, .. } = shared;
+        Self { identity, chunk_map, devices, reader }
+    }
+
     /// Compares the copies of a tree block, whose level and generation are known. A device that
     /// lags may have a block of an interrupted attempt at the same commit, in which all of that is
     /// right. So its copy is compared with those of the other devices. Copies on devices that do
     /// not lag are compared with each other. If two differ and each is valid by itself, the devices
     /// were written apart, which superblocks do not always show, and both copies stay. Blocks and
     /// data have to come in the order of their addresses; `parity` has the row that they are in.
-    pub fn scrub_node(
+    pub fn node(
         &self,
         at: Logical,
         level: Option<u8>,
@@ -30,31 +52,31 @@ impl Volume {
         scope: ScrubScope,
         parity: &mut ParityScrub,
     ) -> Result<Scrubbed> {
-        let fsid = self.metadata_fsid();
+        let fsid = self.identity.metadata_fsid();
         let expected =
             NodeExpectation { bytenr: at, level, generation: Some(generation), owner: None, first_key: None, fsid };
-        let pieces = self.map.read().pieces(at, self.node_size().into())?;
+        let pieces = self.chunk_map.pieces(at, self.identity.node_size().into())?;
         let mut found = Scrubbed::default();
-        let mut block = Buffer::for_reading(self.node_size() as usize);
+        let mut block = Buffer::for_reading(self.identity.node_size() as usize);
         let (mut first, mut differing): (Option<Buffer>, u64) = (None, 0);
         // A mount scrubs each of its devices separately.
         let read_first = |copy: usize, block: &Buffer| {
             let mut first = Buffer::for_reading(block.len());
             let is_there = copy > 0
-                && !self.has_laggard(&pieces, 0)
-                && self.read_node_copy(&expected, &pieces, 0, &mut first).is_ok();
+                && !self.reader.has_laggard(&pieces, 0)
+                && self.reader.read_node_copy(&expected, &pieces, 0, &mut first).is_ok();
             if is_there { first } else { Buffer::from(&block[..]) }
         };
         for copy in self.present_copies(&pieces, scope) {
             found.bytes += block.len() as u64;
-            match self.read_node_copy(&expected, &pieces, copy, &mut block) {
+            match self.reader.read_node_copy(&expected, &pieces, copy, &mut block) {
                 Err(error) => {
                     found.note(&error);
-                    self.note_bad_copy(&pieces, copy, &error);
-                    self.note_fault(&pieces, at, copy, &error);
+                    self.reader.note_bad_copy(&pieces, copy, &error);
+                    self.reader.note_fault(&pieces, at, copy, &error);
                 }
-                Ok(()) if self.has_laggard(&pieces, copy) => {
-                    let right = self.read_node(&expected)?;
+                Ok(()) if self.reader.has_laggard(&pieces, copy) => {
+                    let right = self.reader.read_node(&expected)?;
                     found.checksum_errors += u64::from(*right != *block);
                 }
                 Ok(()) => {
@@ -76,22 +98,22 @@ impl Volume {
         let mut start = at;
         for piece in &pieces {
             if let Some(row) = self.row_to_compare(piece, start, scope) {
-                let is_right = self.read_node_copy(&expected, &pieces, 0, &mut block).is_ok();
-                let sectors = (0..piece.len / u64::from(self.sector_size())).map(|_| is_right);
+                let is_right = self.reader.read_node_copy(&expected, &pieces, 0, &mut block).is_ok();
+                let sectors = (0..piece.len / u64::from(self.identity.sector_size())).map(|_| is_right);
                 parity.note(self, (&row, scope), start, sectors);
             }
             start = start.plus(piece.len);
         }
         let bad = found.read_errors + found.checksum_errors - differing;
         if bad > 0 {
-            found.settle(bad, if scope.read_only { Repaired::Unknown } else { self.repair_node(&expected) });
+            found.settle(bad, if scope.read_only { Repaired::Unknown } else { self.reader.repair_node(&expected) });
         }
         Ok(found)
     }
 
     /// Compares the copies of data, in whole sectors, with their checksums. For data without
     /// checksums, copies on devices that lag are rewritten from others.
-    pub fn scrub_data(
+    pub fn data(
         &self,
         at: Logical,
         len: u64,
@@ -99,11 +121,11 @@ impl Volume {
         scope: ScrubScope,
         parity: &mut ParityScrub,
     ) -> Result<Scrubbed> {
-        let sector = self.sector_size() as usize;
-        let sum_size = self.checksum().size();
+        let sector = self.identity.sector_size() as usize;
+        let sum_size = self.identity.checksum().size();
         let mut found = Scrubbed::default();
         let mut done = 0;
-        let pieces = self.map.read().pieces(at, len)?;
+        let pieces = self.chunk_map.pieces(at, len)?;
         for piece in pieces {
             let start = at.plus(done);
             let first = done as usize / sector;
@@ -114,16 +136,16 @@ impl Volume {
             let copies = self.present_copies(pieces, scope);
             for copy in copies.iter().copied() {
                 found.bytes += piece.len;
-                let read = self.read_copy(pieces, copy, &mut part);
+                let read = self.reader.read_copy(pieces, copy, &mut part);
                 if let Err(error) = &read {
-                    self.note_bad_copy(pieces, copy, error);
-                    self.note_fault(pieces, start, copy, error);
+                    self.reader.note_bad_copy(pieces, copy, error);
+                    self.reader.note_fault(pieces, start, copy, error);
                 }
                 for (number, bytes) in part.chunks_exact(sector).enumerate() {
                     let sum =
                         sums.and_then(|sums| sums.get((first + number) * sum_size..(first + number + 1) * sum_size));
-                    let is_unproven = sum.is_none() && self.is_of_a_laggard(&piece, copy);
-                    if read.is_ok() && !is_unproven && self.is_right(bytes, sum) {
+                    let is_unproven = sum.is_none() && self.reader.is_of_a_laggard(&piece, copy);
+                    if read.is_ok() && !is_unproven && self.reader.is_right(bytes, sum) {
                         continue;
                     }
                     wrong[number] += 1;
@@ -138,10 +160,10 @@ impl Volume {
             }
             if let (Some(row), Some(sums)) = (self.row_to_compare(&piece, start, scope), sums) {
                 // If only other devices have the data, it is read for the parity alone.
-                let is_read = !copies.is_empty() || self.read_copy(pieces, 0, &mut part).is_ok();
+                let is_read = !copies.is_empty() || self.reader.read_copy(pieces, 0, &mut part).is_ok();
                 let sums = sums.chunks_exact(sum_size).skip(first);
                 let sectors = part.chunks_exact(sector).zip(sums);
-                let is_right = |(bytes, sum)| is_read && self.is_right(bytes, Some(sum));
+                let is_right = |(bytes, sum)| is_read && self.reader.is_right(bytes, Some(sum));
                 parity.note(self, (&row, scope), start, sectors.map(is_right));
             }
             if !scope.read_only {
@@ -152,7 +174,8 @@ impl Volume {
             for (number, wrong) in wrong.into_iter().enumerate().filter(|(_, wrong)| *wrong > 0) {
                 let at = start.plus((number * sector) as u64);
                 let sum = sums.and_then(|sums| sums.get((first + number) * sum_size..(first + number + 1) * sum_size));
-                let repaired = if scope.read_only { Repaired::Unknown } else { self.repair_sector(at, sector, sum) };
+                let repaired =
+                    if scope.read_only { Repaired::Unknown } else { self.reader.repair_sector(at, sector, sum) };
                 found.settle(wrong as u64, repaired);
             }
         }
@@ -176,7 +199,7 @@ impl Volume {
                 continue;
             }
             let (at, len) = (start.plus((first * sector) as u64), sectors.len() * sector);
-            let Some(left) = self.repair_run(&Run { at, len, sums: sums(&sectors) }) else { continue };
+            let Some(left) = self.reader.repair_run(&Run { at, len, sums: sums(&sectors) }) else { continue };
             let bad = wrong[sectors.clone()].iter().sum::<usize>() as u64;
             found.settle(bad, Repaired::Left(left as usize));
             wrong[sectors].fill(0);
@@ -185,8 +208,8 @@ impl Volume {
 
     /// Returns how many copies of a device's superblock are damaged; 0 for a missing device. The
     /// next commit rewrites them.
-    pub fn damaged_superblocks(&self, devid: DeviceId) -> Result<u64> {
-        let member = self.member(devid)?;
+    pub fn superblocks(&self, devid: DeviceId) -> Result<u64> {
+        let member = self.devices.member(devid)?;
         if member.is_missing() {
             return Ok(0);
         }
@@ -200,10 +223,10 @@ impl Volume {
     fn note_bad_sector(&self, piece: &MappedRange, copy: usize, start: Logical, at: Logical) {
         let (within, error) = (at.0 - start.0, Error::Data { at });
         let copies = piece.copies.iter().map(|stripe| IoStripe { at: stripe.at.plus(within), ..*stripe });
-        let sector = MappedRange { len: self.sector_size().into(), copies: copies.collect(), ..piece.clone() };
+        let sector = MappedRange { len: self.identity.sector_size().into(), copies: copies.collect(), ..piece.clone() };
         let sector = std::slice::from_ref(&sector);
-        self.note_bad_copy(sector, copy, &error);
-        self.note_fault(sector, at, copy, &error);
+        self.reader.note_bad_copy(sector, copy, &error);
+        self.reader.note_fault(sector, at, copy, &error);
     }
 
     /// Returns the numbers of the copies that are to be read.
@@ -211,23 +234,8 @@ impl Volume {
         let most = pieces.iter().map(|piece| piece.copies.len()).max().unwrap_or(0);
         let place = |copy: usize| pieces.first().and_then(|piece| place_of(piece, copy));
         let is_there = |copy: &usize| {
-            place(*copy).is_some_and(|place| self.member(place.devid).is_ok_and(|member| !member.is_missing()))
+            place(*copy).is_some_and(|place| self.devices.member(place.devid).is_ok_and(|member| !member.is_missing()))
         };
         (0..most).filter(is_there).filter(|copy| scope.covers(place(*copy))).collect()
-    }
-
-    fn is_of_a_laggard(&self, piece: &MappedRange, copy: usize) -> bool {
-        place_of(piece, copy).is_some_and(|place| self.member(place.devid).is_ok_and(|member| member.lags()))
-    }
-
-    /// Returns whether a part of a copy is on a device that lags.
-    pub(crate) fn has_laggard(&self, pieces: &[MappedRange], copy: usize) -> bool {
-        pieces.iter().any(|piece| self.is_of_a_laggard(piece, copy))
-    }
-
-    /// Returns the state of a copy of data without checksums. The copy is good if its device has
-    /// everything that was written.
-    pub(crate) fn state_without_sums(&self, pieces: &[MappedRange], copy: usize) -> CopyState {
-        if self.has_laggard(pieces, copy) { CopyState::Bad } else { CopyState::Good }
     }
 }

@@ -13,8 +13,8 @@ use crate::chunk_map::{IoStripe, MappedRange, Row};
 use crate::fault_log::{Outcome, Place};
 use crate::member::DeviceErrorKind;
 use crate::parity;
+use crate::scrub::VolumeScrub;
 use crate::scrubbed::{ScrubScope, Scrubbed};
-use crate::volume::Volume;
 
 /// The parity part of a scrub: the current row, and the result of earlier rows.
 #[derive(Debug, Default)]
@@ -45,18 +45,18 @@ impl ParityScrub {
     /// before it first.
     pub(crate) fn note(
         &mut self,
-        volume: &Volume,
+        scrub: &VolumeScrub,
         (row, scope): (&Row, ScrubScope),
         first: Logical,
         sectors: impl Iterator<Item = bool>,
     ) {
         if self.row.as_ref().is_none_or(|open| open.start != row.start) {
-            self.end_row(volume, scope);
+            self.end_row(scrub, scope);
             self.row = Some(OpenRow { start: row.start, right: 0, wrong: 0 });
         }
         let Some(open) = &mut self.row else { return };
         let within = (first.0 - row.start.0) % STRIPE_LEN;
-        for (number, is_right) in (within / u64::from(volume.sector_size())..).zip(sectors) {
+        for (number, is_right) in (within / u64::from(scrub.identity.sector_size())..).zip(sectors) {
             let bit = 1_u64.checked_shl(number as u32).unwrap_or_default();
             if is_right {
                 open.right |= bit;
@@ -67,30 +67,30 @@ impl ParityScrub {
     }
 
     /// Compares the parity of the last row.
-    pub fn end_row(&mut self, volume: &Volume, scope: ScrubScope) {
+    pub fn end_row(&mut self, scrub: &VolumeScrub, scope: ScrubScope) {
         if let Some(open) = self.row.take()
-            && let Some(row) = volume.map.read().row(open.start)
+            && let Some(row) = scrub.chunk_map.row(open.start)
         {
-            let sector = volume.sector_size() as usize;
+            let sector = scrub.identity.sector_size() as usize;
             let is_proven = |number: usize| open.right & !open.wrong & (1_u64 << number) != 0;
             let sectors: Vec<usize> = (0..STRIPE_LEN as usize / sector).filter(|number| is_proven(*number)).collect();
-            let found = volume.compare_parity(&row, scope, &sectors);
+            let found = scrub.compare_parity(&row, scope, &sectors);
             self.found = self.found.plus(found);
         }
     }
 }
 
-impl Volume {
+impl VolumeScrub {
     /// Returns the row of a piece, if its parity is to be compared.
     pub(crate) fn row_to_compare(&self, piece: &MappedRange, start: Logical, scope: ScrubScope) -> Option<Row> {
-        let row = if piece.writable { None } else { self.map.read().row(start) };
+        let row = if piece.writable { None } else { self.chunk_map.row(start) };
         row.filter(|row| row.stripes[row.data..].iter().any(|place| scope.covers(Some(*place))))
     }
 
     /// Compares the parity of these sectors of a row.
     fn compare_parity(&self, row: &Row, scope: ScrubScope, sectors: &[usize]) -> Scrubbed {
         let mut found = Scrubbed::default();
-        let is_there = |place: &IoStripe| self.member(place.devid).is_ok_and(|member| !member.is_missing());
+        let is_there = |place: &IoStripe| self.devices.member(place.devid).is_ok_and(|member| !member.is_missing());
         if !row.stripes[..row.data].iter().all(is_there) {
             return found;
         }
@@ -108,11 +108,11 @@ impl Volume {
 
     /// Compares adjacent sectors, or one by one if they can't be read together.
     fn compare_run(&self, parity: &Parity<'_>, run: &[usize], found: &mut Scrubbed) {
-        let sector = self.sector_size() as usize;
+        let sector = self.identity.sector_size() as usize;
         let Some(first) = run.first() else { return };
         let read = |place: IoStripe, into: &mut Buffer| {
             let at = place.at.plus((first * sector) as u64);
-            self.member(place.devid).is_ok_and(|member| member.device.read_at(at, into).is_ok())
+            self.devices.member(place.devid).is_ok_and(|member| member.device.read_at(at, into).is_ok())
         };
         let mut sum = Buffer::zeroed(run.len() * sector);
         let mut stripe = Buffer::for_reading(run.len() * sector);
@@ -146,11 +146,11 @@ impl Volume {
     fn note_parity(&self, parity: &Parity<'_>, number: usize, kind: DeviceErrorKind, found: &mut Scrubbed) {
         found.uncorrectable += 1;
         let (row, place) = (parity.row.start, parity.place);
-        let at = place.at.plus(number as u64 * u64::from(self.sector_size()));
-        let len = self.sector_size().into();
+        let at = place.at.plus(number as u64 * u64::from(self.identity.sector_size()));
+        let len = self.identity.sector_size().into();
         let sector = Place { devid: place.devid, physical: at, logical: row, len, copies: 1 };
-        self.faults.bad_copy(sector, Outcome::BadParity, "parity", "");
-        if let Ok(member) = self.member(place.devid)
+        self.devices.note_bad_copy(sector, Outcome::BadParity, "parity", "");
+        if let Ok(member) = self.devices.member(place.devid)
             && !member.lags()
         {
             member.note_error(kind);

@@ -13,7 +13,7 @@ use crate::chunk_map::{IoStripe, MappedRange, Row};
 use crate::member::DeviceErrorKind;
 use crate::parity;
 use crate::proof::Proof;
-use crate::volume::Volume;
+use crate::read::VolumeReader;
 
 /// The most combinations that are tried for a block. If a block lies in several rows, as blocks of
 /// hostile volumes may, the numbers of combinations multiply.
@@ -28,7 +28,7 @@ enum Stripe {
 
 /// A stretch of a row. Each of its stripes is read at most once.
 struct RowReader<'a> {
-    volume: &'a Volume,
+    reader: &'a VolumeReader,
     row: Row,
     len: usize,
     stripes: Vec<Stripe>,
@@ -41,7 +41,7 @@ impl RowReader<'_> {
         let place = self.row.stripes.get(number)?;
         let stripe = self.stripes.get_mut(number)?;
         if let Stripe::Unread = stripe {
-            let read = self.volume.read_stripe(*place, self.len, self.proof);
+            let read = self.reader.read_stripe(*place, self.len, self.proof);
             *stripe = read.map_or(Stripe::Unreadable, Stripe::Read);
         }
         if let Stripe::Read(bytes) = stripe { Some(bytes) } else { None }
@@ -82,16 +82,16 @@ impl Source<'_> {
         self.piece.copies.len() + self.row.as_ref().map_or(0, RowReader::combinations)
     }
 
-    fn fill(&mut self, volume: &Volume, choice: usize, part: &mut [u8]) -> bool {
+    fn fill(&mut self, reader: &VolumeReader, choice: usize, part: &mut [u8]) -> bool {
         let copies = self.piece.copies.len();
         if choice < copies {
-            return volume.read_copy(std::slice::from_ref(&self.piece), choice, part).is_ok();
+            return reader.read_copy(std::slice::from_ref(&self.piece), choice, part).is_ok();
         }
         self.row.as_mut().is_some_and(|row| row.rebuild(choice - copies, part))
     }
 }
 
-impl Volume {
+impl VolumeReader {
     /// Fills `buf` with the right content of a range, computed from the other stripes of rows with
     /// parity. Returns whether that was possible. The copies themselves have been tried before.
     pub(crate) fn rebuild(&self, at: Logical, buf: &mut [u8], proof: Proof, is_right: impl Fn(&[u8]) -> bool) -> bool {
@@ -102,14 +102,14 @@ impl Volume {
         let is_one = pieces.len() == 1;
         let mut start = at;
         let source = |mut piece: MappedRange| {
-            let row = self.map.read().row(start);
+            let row = self.chunk_map.row(start);
             let (len, count) = (piece.len as usize, row.as_ref().map_or(0, |row| row.stripes.len()));
             start = start.plus(piece.len);
             if is_one {
                 piece.copies.clear();
             }
             let stripes = std::iter::repeat_with(|| Stripe::Unread).take(count).collect();
-            let row = row.map(|row| RowReader { volume: self, row, len, stripes, proof });
+            let row = row.map(|row| RowReader { reader: self, row, len, stripes, proof });
             Source { piece, row }
         };
         let mut sources: Vec<Source<'_>> = pieces.into_iter().map(source).collect();
@@ -129,7 +129,7 @@ impl Volume {
     }
 
     fn read_stripe(&self, place: IoStripe, len: usize, proof: Proof) -> Option<Buffer> {
-        let member = self.member(place.devid).ok().filter(|member| proof.suffices_for(member))?;
+        let member = self.devices.member(place.devid).ok().filter(|member| proof.suffices_for(member))?;
         let mut stripe = Buffer::for_reading(len);
         let reading = member.begin_read();
         let read = member.device.read_at(place.at, &mut stripe);

@@ -1,32 +1,22 @@
 //! Opening a volume: decides which superblock is believed, and checks what must hold before
 //! anything is read or written.
 
-use std::collections::HashSet;
+mod chunk_tree;
+
 use std::sync::Arc;
 
-use ubtrfs_format::items::{ChunkItem, DevItem, sys_chunks};
-use ubtrfs_format::{
-    CompatRo, DeviceId, Error as FormatError, Header, Incompat, ItemType, Logical, Node, NodeExpectation, Physical,
-    SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_MAGIC_AT, SUPERBLOCK_SIZE, Superblock, SuperblockFlags, TreeId,
-    Uuid, objectid,
-};
+use ubtrfs_format::{DeviceId, SUPERBLOCK_COPIES, Superblock, SuperblockFlags};
 
-use crate::buffer::Buffer;
-use crate::chunk_map::ChunkMap;
+use self::chunk_tree::system_chunks;
 use crate::device::Device;
+use crate::device_set::DeviceSet;
 use crate::error::{Error, Half, Result};
-use crate::member::{DeviceErrorKind, Member};
+use crate::identity::VolumeIdentity;
+use crate::member::Member;
 use crate::replacing::TARGET;
-use crate::staleness::{Descent, descent, has_blocks_of, missed, was_left_out};
+use crate::superblock_copy::{Found, find_superblock};
+use crate::superblock_order::{Descent, descent, has_blocks_of, missed, was_left_out};
 use crate::volume::{Parts, Volume};
-
-/// The offset of the volume's id in a superblock.
-const FSID: std::ops::Range<usize> = 32..48;
-/// The smallest and the largest size of the system chunk array in bytes: one key and a chunk of one
-/// stripe; what the superblock holds.
-const SYS_CHUNK_ARRAY: std::ops::RangeInclusive<usize> = 97..=2048;
-/// The fewest tree blocks that a volume uses.
-const MIN_BLOCKS: u64 = 6;
 
 /// How to open a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,24 +24,6 @@ pub struct OpenOptions {
     /// Nothing is written, not even repairs. Some damage is tolerated that a writer may not
     /// tolerate.
     pub read_only: bool,
-}
-
-/// The superblock of one device, and its bytes.
-pub(crate) struct Found {
-    pub(crate) superblock: Superblock,
-    bytes: Buffer,
-}
-
-impl Found {
-    /// Returns whether the device's volume is a seed.
-    fn is_seed(&self) -> bool {
-        self.superblock.flags.contains(SuperblockFlags::SEEDING)
-    }
-
-    /// Returns whether the device may belong to a seed from which the volume with this id was made.
-    fn may_be_seed_of(&self, fsid: Uuid) -> bool {
-        self.is_seed() && self.superblock.fsid != fsid
-    }
 }
 
 impl Volume {
@@ -90,7 +62,7 @@ impl Volume {
     /// If the device can't be opened so: [`Error::NotBtrfs`], [`Error::SuperblockUnread`],
     /// [`Error::Superblock`] and [`Error::PrimarySuperblock`].
     pub fn superblock_to_open(device: &dyn Device, options: OpenOptions) -> Result<Superblock> {
-        find_superblock(device, options).map(|found| found.superblock)
+        find_superblock(device, options.read_only).map(|found| found.superblock)
     }
 
     fn open_some(
@@ -131,13 +103,13 @@ impl Volume {
                 let Ok(others) = Self::open_degraded(devices, OpenOptions { read_only: true }) else {
                     return Err(Error::MissingDevices { have, need, missing: Vec::new() });
                 };
-                let need = others.devices().len() as u64;
-                return Err(Error::MissingDevices { have, need, missing: others.missing_devices() });
+                let need = others.devices().items().len() as u64;
+                return Err(Error::MissingDevices { have, need, missing: others.devices().missing() });
             }
             opened => opened?,
         };
         // A device that no longer belongs to the volume is ignored, whatever it has.
-        apart.retain(|devid| volume.member(*devid).is_ok());
+        apart.retain(|devid| volume.devices().member(*devid).is_ok());
         if let (Some(both), false, false) = (both, apart.is_empty(), options.read_only) {
             return Err(Error::Apart(both.into()));
         }
@@ -147,7 +119,7 @@ impl Volume {
                 "it was written without device {}, and that without it",
                 newest.dev_item.devid
             );
-            let member = volume.member(devid)?;
+            let member = volume.devices().member(devid)?;
             member.set_descent(Descent::Apart);
             member.set_lagging(true);
         }
@@ -169,7 +141,7 @@ impl Volume {
         let (found, _) = sort_out(before.into_iter().chain(others).collect())?;
         let behind = self::behind(&found, &older, given_up);
         let volume = Self::open_by(found, older, options, degraded)?;
-        volume.about_to_join.lock().extend(replacements.into_iter().map(member_of));
+        volume.superblocks().leave_out(replacements.into_iter().map(member_of));
         let behind = volume.without_removed(behind);
         volume.judge_stale_devices(&behind)?;
         volume.give_up(given_up);
@@ -177,7 +149,7 @@ impl Volume {
     }
 
     fn give_up(&self, given_up: &[DeviceId]) {
-        for member in given_up.iter().filter_map(|devid| self.member(*devid).ok()) {
+        for member in given_up.iter().filter_map(|devid| self.devices().member(*devid).ok()) {
             tracing::warn!(device = member.devid().0, "what only it has is given up");
             member.give_up();
         }
@@ -210,7 +182,7 @@ impl Volume {
             let (mut own, _) = sort_out(find_superblocks(devices.to_vec(), options)?)?;
             own.retain(|(_, found)| !rivals.contains(&found.superblock.dev_item.devid));
             let opened = Self::open_by(own, superblock.clone(), OpenOptions { read_only: true }, false);
-            if opened.is_ok_and(|volume| rivals.iter().all(|rival| volume.member(*rival).is_err())) {
+            if opened.is_ok_and(|volume| rivals.iter().all(|rival| volume.devices().member(*rival).is_err())) {
                 return Ok(Some(superblock.clone()));
             }
         }
@@ -220,13 +192,13 @@ impl Volume {
     /// Remembers, in the volume, the device that was to replace another one.
     fn with_target(self, target: Option<FoundDevice>) -> Self {
         let is_ours = |(_, found): &FoundDevice| found.superblock.fsid == self.fsid();
-        *self.found_target.lock() = target.filter(is_ours).map(member_of);
+        self.replacement().found(target.filter(is_ours).map(member_of));
         self
     }
 
     /// Returns the list without the devices that the volume no longer has.
     fn without_removed(&self, mut behind: Vec<(DeviceId, u64)>) -> Vec<(DeviceId, u64)> {
-        behind.retain(|(devid, _)| self.member(*devid).is_ok());
+        behind.retain(|(devid, _)| self.devices().member(*devid).is_ok());
         behind
     }
 
@@ -242,12 +214,12 @@ impl Volume {
         let is_last = |devid: DeviceId| behind.contains(&(devid, 1));
         let is_behind = |devid: DeviceId| behind.iter().any(|(it, missed)| *it == devid && *missed > 0);
         let is_lost = |devid: DeviceId| is_behind(devid) && !is_last(devid);
-        let set = self.devices.load();
+        let set = self.devices().set();
         let may_have_failed = |one: &Arc<Member>| {
-            is_last(one.devid()) && self.survives(|devid: DeviceId| devid == one.devid() || is_lost(devid))
+            is_last(one.devid()) && self.devices().survive(|devid: DeviceId| devid == one.devid() || is_lost(devid))
         };
         set.members.iter().all(|member| !member.is_missing())
-            && !self.survives(is_behind)
+            && !self.devices().survive(is_behind)
             && set.members.iter().any(may_have_failed)
     }
 
@@ -260,16 +232,16 @@ impl Volume {
         let lost = |least: u64| {
             move |devid: DeviceId| {
                 behind.iter().any(|(stale, missed)| *stale == devid && *missed >= least)
-                    || self.member(devid).is_ok_and(|member| member.is_missing())
+                    || self.devices().member(devid).is_ok_and(|member| member.is_missing())
             }
         };
-        let least = if self.survives(lost(1)) { 1 } else { 2 };
-        let counts = self.superblock();
+        let least = if self.devices().survive(lost(1)) { 1 } else { 2 };
+        let counts = self.superblocks().current();
         for (devid, missed) in behind.iter().filter(|(_, missed)| *missed >= least) {
             if *missed < u64::MAX {
                 tracing::warn!(device = devid.0, "the other devices have written {missed} superblocks since its own");
             }
-            let member = self.member(*devid)?;
+            let member = self.devices().member(*devid)?;
             let own = member.primary.lock().superblock();
             if let Some(generation) = own.as_ref().and_then(|own| has_blocks_of(&counts, own)) {
                 member.set_has_blocks_of(generation);
@@ -279,17 +251,17 @@ impl Volume {
                 member.set_descent(own.map_or(Descent::Plausible, |own| descent(&counts, &own)));
             }
             member.set_lagging(true);
-            self.remember_resilvered(&counts, &member);
+            self.superblocks().resilver_record().remember(&counts, &member);
         }
         self.require_data(lost(least))
     }
 
     /// Fails if the volume is to be written and devices are lost that have data which no other has.
     fn require_data(&self, lost: impl Fn(DeviceId) -> bool) -> Result<()> {
-        if self.is_read_only() || self.survives(&lost) {
+        if self.is_read_only() || self.devices().survive(&lost) {
             return Ok(());
         }
-        let lost = self.devices().into_iter().map(|item| item.devid).filter(|devid| lost(*devid));
+        let lost = self.devices().items().into_iter().map(|item| item.devid).filter(|devid| lost(*devid));
         Err(Error::MissingData(lost.collect()))
     }
 
@@ -312,145 +284,27 @@ impl Volume {
             let new = if found.may_be_seed_of(superblock.fsid) { Member::seed } else { Member::new };
             Arc::new(new(device, found.superblock.dev_item, found.bytes))
         };
-        let members = found.into_iter().map(member).collect();
-
-        let mut map = ChunkMap::default();
-        let bad_array = |source| Error::Superblock(source);
-        for (key, item) in sys_chunks(&superblock.sys_chunk_array).map_err(bad_array)? {
-            let start = Logical(key.offset);
-            if key.objectid != objectid::FIRST_CHUNK_TREE {
-                return Err(Error::BadChunk { chunk: start, what: "system chunk with a wrong object id" });
-            }
-            // The bounds of its stripes are checked when the chunk tree shows the chunk again, with
-            // the devices' items.
-            map.insert(start, item, superblock.sector_size, |_| Some(u64::MAX))?;
-        }
-        let mut volume = Self::assemble(Parts { superblock, members, map, read_only: options.read_only, degraded });
-        volume.load_chunk_tree().map_err(|error| {
+        let members: Vec<Arc<Member>> = found.into_iter().map(member).collect();
+        let seeds = members.iter().filter(|member| member.is_seed()).map(|member| member.item.lock().fsid).collect();
+        let before = Self::assemble(Parts {
+            identity: VolumeIdentity::of(&superblock, seeds),
+            map: system_chunks(&superblock)?,
+            devices: DeviceSet { members, replacing: None },
+            superblock,
+            about_to_join: Vec::new(),
+            corrected_count: None,
+            read_only: options.read_only,
+            is_open: false,
+            faults: Arc::default(),
+            checksum_errors: 0,
+        });
+        let volume = before.with_chunk_tree(degraded).map_err(|error| {
             // What can't be read may be on the devices that were not given.
             let lacks = !degraded && have < need;
             if lacks { Error::MissingDevices { have, need, missing: Vec::new() } } else { error }
         })?;
-        let set = volume.devices.load_full();
-        require_counted(set.present().count() as u64, need)?;
-        volume.note_count(need, set.members.len() as u64);
+        require_counted(volume.devices().set().present().count() as u64, need)?;
         Ok(volume)
-    }
-
-    /// Notes how many devices the chunk tree has, if the superblock counts another number.
-    fn note_count(&mut self, counted: u64, listed: u64) {
-        if counted != listed {
-            tracing::warn!("the superblock counts {counted} devices of {listed}: the next commit corrects it");
-            self.corrected_count = Some((self.superblock.read().generation, listed));
-        }
-    }
-
-    /// Returns how many devices the volume has by a superblock: the number that it counts, or, if
-    /// that is wrong, the number in the chunk tree of its commit.
-    pub fn devices_by(&self, superblock: &Superblock) -> u64 {
-        let corrected = self.corrected_count.filter(|(generation, _)| *generation == superblock.generation);
-        corrected.map_or(superblock.num_devices, |(_, listed)| listed)
-    }
-
-    /// Returns whether a copy of the superblock may be of the commit after the one that counts.
-    /// That is so if a crash came after that copy was written and before the primary was, or before
-    /// other devices' primaries were. Devices that are missing or can't be read may have such a
-    /// copy, and so may a device that was about to be added. The next commit must not use that
-    /// generation for something else: when the device comes back, it would be taken for one that
-    /// has that commit.
-    pub fn may_have_copy_ahead(&self) -> bool {
-        let set = self.devices.load();
-        if !self.about_to_join.lock().is_empty() || set.members.iter().any(|member| member.is_missing()) {
-            return true;
-        }
-        let ahead = self.superblock().generation.next();
-        let is_ahead = |member: &Member, at: Physical| match read_copy(&*member.device, at) {
-            Ok(found) => found.superblock.fsid == self.fsid() && found.superblock.generation == ahead,
-            Err(CopyError::Unread(_)) => {
-                member.note_error(DeviceErrorKind::Read);
-                true
-            }
-            Err(CopyError::Missing | CopyError::Damaged(_)) => false,
-        };
-        set.members.iter().any(|member| SUPERBLOCK_COPIES.iter().any(|at| is_ahead(member, *at)))
-    }
-
-    fn load_chunk_tree(&mut self) -> Result<()> {
-        let superblock = self.superblock();
-        let mut walk = Walk { volume: self, seen: HashSet::new(), items: Vec::new(), devices: Vec::new(), last: None };
-        let root = NodeExpectation {
-            bytenr: superblock.chunk_root,
-            level: Some(superblock.chunk_root_level),
-            generation: Some(superblock.chunk_root_generation),
-            owner: Some(TreeId::CHUNK),
-            first_key: None,
-            fsid: superblock.metadata_fsid(),
-        };
-        let chunk_tree_uuid = walk.visit(&root)?;
-        let Walk { items, devices, .. } = walk;
-        self.adopt_chunk_tree(chunk_tree_uuid, items, &devices)
-    }
-}
-
-/// A walk over the chunk tree that visits each block at most once, so what the devices hold bounds
-/// its size.
-struct Walk<'a> {
-    volume: &'a Volume,
-    seen: HashSet<Logical>,
-    items: Vec<(Logical, ChunkItem)>,
-    devices: Vec<DevItem>,
-    last: Option<ubtrfs_format::Key>,
-}
-
-impl Walk<'_> {
-    /// Visits a block and all blocks below it. It ends, since the level falls by one each time.
-    /// Returns the chunk tree's id.
-    fn visit(&mut self, expected: &NodeExpectation) -> Result<Uuid> {
-        let at = expected.bytenr;
-        if !self.seen.insert(at) {
-            return Err(Error::ChunkTree { block: at, what: "referenced more than once" });
-        }
-        let block = self.volume.read_node(expected)?;
-        let malformed = |source| Error::Node { at, source };
-        let header = Header::parse(&block).map_err(malformed)?;
-        match Node::view(&block).map_err(malformed)? {
-            Node::Leaf(leaf) => {
-                for (key, data) in leaf.iter() {
-                    if self.last.is_some_and(|last| last >= key) {
-                        return Err(Error::ChunkTree { block: at, what: "keys out of order" });
-                    }
-                    self.last = Some(key);
-                    match (key.objectid, key.item_type) {
-                        (objectid::DEV_ITEMS, ItemType::DEV_ITEM) => {
-                            let item = DevItem::parse(data).map_err(malformed)?;
-                            if item.devid.0 != key.offset {
-                                return Err(Error::ChunkTree { block: at, what: "a device item's key has another id" });
-                            }
-                            self.devices.push(item);
-                        }
-                        (objectid::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM) => {
-                            let chunk = Logical(key.offset);
-                            let item = ChunkItem::parse(data).map_err(|source| Error::ChunkItem { chunk, source })?;
-                            self.items.push((chunk, item));
-                        }
-                        _ => {}
-                    }
-                }
-            }
-            Node::Internal(internal) => {
-                let level = header.level.checked_sub(1);
-                for child in internal.iter() {
-                    self.visit(&NodeExpectation {
-                        bytenr: child.bytenr,
-                        level,
-                        generation: Some(child.generation),
-                        first_key: Some(child.key),
-                        ..*expected
-                    })?;
-                }
-            }
-        }
-        Ok(header.chunk_tree_uuid)
     }
 }
 
@@ -458,7 +312,7 @@ impl Walk<'_> {
 fn find_superblocks(devices: Vec<Arc<dyn Device>>, options: OpenOptions) -> Result<Vec<(Arc<dyn Device>, Found)>> {
     let mut found = Vec::with_capacity(devices.len());
     for device in devices {
-        let own = find_superblock(&*device, options)?;
+        let own = find_superblock(&*device, options.read_only)?;
         if own.superblock.bytenr != SUPERBLOCK_COPIES[0] {
             tracing::warn!(copy = own.superblock.bytenr.0, "the primary superblock is damaged: a copy is used");
         }
@@ -549,85 +403,6 @@ fn sort_out(mut found: Vec<FoundDevice>) -> Result<(Vec<FoundDevice>, Option<Fou
         return Err(Error::DuplicateDevice(TARGET));
     }
     Ok((devices, targets.pop()))
-}
-
-/// Returns the superblock that a device is opened by.
-fn find_superblock(device: &dyn Device, options: OpenOptions) -> Result<Found> {
-    let primary = SUPERBLOCK_COPIES[0];
-    let damage = match read_copy(device, primary) {
-        Ok(found) => return Ok(found),
-        Err(CopyError::Missing) => Error::NotBtrfs,
-        Err(CopyError::Unread(source)) => Error::SuperblockUnread(source),
-        Err(CopyError::Damaged(source)) => Error::Superblock(source),
-    };
-    let copies = SUPERBLOCK_COPIES[1..].iter().filter_map(|at| read_copy(device, *at).ok());
-    match (copies.max_by_key(|found| found.superblock.generation), damage) {
-        (None, damage) => Err(damage),
-        // The volume may have been replaced on purpose, so the caller must confirm before the copy
-        // is used.
-        (Some(found), Error::NotBtrfs) => {
-            Err(Error::PrimarySuperblock { copy: found.superblock.bytenr, source: FormatError::BadMagic })
-        }
-        (Some(found), _) if options.read_only && !is_of_another(device, &found.superblock) => Ok(found),
-        (Some(found), Error::Superblock(source)) => {
-            Err(Error::PrimarySuperblock { copy: found.superblock.bytenr, source })
-        }
-        (Some(_), unread) => Err(unread),
-    }
-}
-
-/// Returns whether a copy has another id than the damaged primary superblock. It may be left over
-/// from an older volume, which was larger.
-fn is_of_another(device: &dyn Device, copy: &Superblock) -> bool {
-    let mut bytes = Buffer::for_reading(SUPERBLOCK_SIZE);
-    device.read_at(SUPERBLOCK_COPIES[0], &mut bytes).is_ok() && bytes[FSID] != copy.fsid.0
-}
-
-pub(crate) enum CopyError {
-    /// The magic of btrfs is not there.
-    Missing,
-    Unread(std::io::Error),
-    Damaged(FormatError),
-}
-
-pub(crate) fn read_copy(device: &dyn Device, at: Physical) -> std::result::Result<Found, CopyError> {
-    let mut bytes = Buffer::for_reading(SUPERBLOCK_SIZE);
-    if device.size() < at.0 + SUPERBLOCK_SIZE as u64 {
-        return Err(CopyError::Missing);
-    }
-    device.read_at(at, &mut bytes).map_err(CopyError::Unread)?;
-    if bytes[SUPERBLOCK_MAGIC_AT..SUPERBLOCK_MAGIC_AT + SUPERBLOCK_MAGIC.len()] != SUPERBLOCK_MAGIC {
-        return Err(CopyError::Missing);
-    }
-    let superblock = Superblock::parse(&bytes, at).map_err(CopyError::Damaged)?;
-    check_superblock(&superblock).map_err(CopyError::Damaged)?;
-    Ok(Found { superblock, bytes })
-}
-
-/// Checks what can be judged of a superblock beyond its single fields.
-fn check_superblock(superblock: &Superblock) -> std::result::Result<(), FormatError> {
-    let require = |holds: bool, what: &'static str, value: u64| {
-        if holds { Ok(()) } else { Err(FormatError::BadValue { what, value }) }
-    };
-    let array = superblock.sys_chunk_array.len();
-    require(SYS_CHUNK_ARRAY.contains(&array), "superblock sys_chunk_array_size", array as u64)?;
-    require(superblock.stripe_size.is_power_of_two(), "superblock stripesize", superblock.stripe_size.into())?;
-    require(
-        superblock.bytes_used >= MIN_BLOCKS * u64::from(superblock.node_size),
-        "superblock bytes_used",
-        superblock.bytes_used,
-    )?;
-    if superblock.dev_item.fsid != superblock.metadata_fsid() {
-        return Err(FormatError::WrongFsid);
-    }
-    let free_space_tree = CompatRo::FREE_SPACE_TREE.with(CompatRo::FREE_SPACE_TREE_VALID);
-    let group_tree = superblock.compat_ro.contains(CompatRo::BLOCK_GROUP_TREE);
-    require(
-        !group_tree
-            || (superblock.compat_ro.contains(free_space_tree) && superblock.incompat.contains(Incompat::NO_HOLES)),
-        "superblock features (a block-group tree needs a free-space tree and NO_HOLES)",
-        superblock.compat_ro.0,
-    )
 }
 
 /// Fails if a volume whose superblock counts one device would have more. The kernel knows of no

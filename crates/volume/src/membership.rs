@@ -1,8 +1,14 @@
-//! Adding a device to a volume.
+//! Adding devices to a volume, and removing them.
 //!
-//! Nothing in the volume refers to the new device before the commit that has its item. That commit
+//! Nothing in the volume refers to a new device before the commit that has its item. That commit
 //! writes the superblocks of the new device before those of the others. After a crash in between,
 //! the volume opens without the new device, or with it if it is given.
+//!
+//! Nothing of the volume is on a device that is removed: no chunk has a stripe there. The commit
+//! that removes its item writes no superblock to it. Only once the superblocks of the others are
+//! durable is the device forgotten, and its own superblocks are wiped. A crash in between leaves a
+//! device whose superblock is older than the others' and that the chunk tree does not list. The
+//! next mount ignores it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,21 +19,39 @@ use ubtrfs_format::{DeviceId, Generation, Physical, SUPERBLOCK_COPIES, SUPERBLOC
 
 use crate::buffer::Buffer;
 use crate::device::{Device, DeviceWrite};
+use crate::devices::VolumeDevices;
 use crate::error::{Error, Result};
+use crate::identity::VolumeIdentity;
 use crate::member::Member;
 use crate::replacing::TARGET;
-use crate::volume::Volume;
+use crate::shared_chunk_map::SharedChunkMap;
+use crate::shared_state::SharedState;
+use crate::superblocks::Superblocks;
 
 /// The smallest size, in bytes, of a device that is added to a volume, or to which a device is
 /// shrunk.
 pub const MIN_DEVICE: u64 = 16 << 20;
 
-impl Volume {
+/// Adds and removes devices of a volume.
+#[derive(Debug)]
+pub struct Membership {
+    identity: Arc<VolumeIdentity>,
+    chunk_map: Arc<SharedChunkMap>,
+    devices: Arc<VolumeDevices>,
+    superblocks: Arc<Superblocks>,
+}
+
+impl Membership {
+    pub(crate) fn new(shared: SharedState, superblocks: Arc<Superblocks>) -> Self {
+        let SharedState { identity, chunk_map, devices, .. } = shared;
+        Self { identity, chunk_map, devices, superblocks }
+    }
+
     /// Adds a device to the volume in memory, and returns its item. Wipes what is on the device.
-    /// [`Self::announce_device`] announces the commit that has the item.
-    pub fn add_device(&self, device: Arc<dyn Device>) -> Result<DevItem> {
-        let _under_way = self.begin()?;
-        let sector = u64::from(self.sector_size());
+    /// [`Self::announce`] announces the commit that has the item.
+    pub fn add(&self, device: Arc<dyn Device>) -> Result<DevItem> {
+        let _under_way = self.superblocks.begin()?;
+        let sector = u64::from(self.identity.sector_size());
         let total_bytes = device.size() / sector * sector;
         if device.is_read_only() {
             return Err(Error::ReadOnly);
@@ -35,34 +59,43 @@ impl Volume {
         if total_bytes < MIN_DEVICE {
             return Err(Error::SmallDevice { have: total_bytes, need: MIN_DEVICE });
         }
-        let _turn = self.changing_devices.lock();
-        let mut set = (*self.devices.load_full()).clone();
-        let devid = number_of_new(&set.members.iter().map(|member| member.devid()).collect());
-        let item = self.new_item(devid, total_bytes);
-        wipe(&*device)?;
-        set.members.push(Arc::new(Member::joining(device, item)));
-        let _not_while_others_write = self.submissions.write();
-        self.devices.store(Arc::new(set));
-        Ok(item)
+        self.devices.change(|set| {
+            let devid = number_of_new(&set.members.iter().map(|member| member.devid()).collect());
+            let item = new_item(&self.identity, devid, total_bytes);
+            wipe(&*device)?;
+            set.members.push(Arc::new(Member::joining(device, item)));
+            Ok(item)
+        })
     }
 
     /// Notes that the commit of this generation has the item of a new device.
-    pub fn announce_device(&self, devid: DeviceId, generation: Generation) -> Result<()> {
-        self.member(devid).map(|member| member.set_joining(generation))
+    pub fn announce(&self, devid: DeviceId, generation: Generation) -> Result<()> {
+        self.devices.member(devid).map(|member| member.set_joining(generation))
     }
 
-    /// Returns the item of a new device.
-    pub(crate) fn new_item(&self, devid: DeviceId, total_bytes: u64) -> DevItem {
-        DevItem {
-            devid,
-            total_bytes,
-            io_align: self.sector_size(),
-            io_width: self.sector_size(),
-            sector_size: self.sector_size(),
-            uuid: Uuid(*uuid::Uuid::new_v4().as_bytes()),
-            fsid: self.metadata_fsid(),
-            ..DevItem::default()
+    /// Notes that the commit of this generation removes a device from the volume. Fails with
+    /// `BadRequest` if a chunk has a stripe on it.
+    pub fn remove(&self, devid: DeviceId, generation: Generation) -> Result<()> {
+        let member = self.devices.member(devid)?;
+        if self.chunk_map.uses(devid) {
+            return Err(Error::BadRequest("a device with chunks can't be removed"));
         }
+        member.set_leaving(generation);
+        Ok(())
+    }
+}
+
+/// Returns the item of a device that is new to the volume.
+pub(crate) fn new_item(volume: &VolumeIdentity, devid: DeviceId, total_bytes: u64) -> DevItem {
+    DevItem {
+        devid,
+        total_bytes,
+        io_align: volume.sector_size(),
+        io_width: volume.sector_size(),
+        sector_size: volume.sector_size(),
+        uuid: Uuid(*uuid::Uuid::new_v4().as_bytes()),
+        fsid: volume.metadata_fsid(),
+        ..DevItem::default()
     }
 }
 

@@ -9,8 +9,7 @@ use ubtrfs_format::Logical;
 use crate::chunk_map::IoStripe;
 use crate::member::Reading;
 use crate::proof::Proof;
-use crate::read::place_of;
-use crate::volume::Volume;
+use crate::read::{VolumeReader, place_of};
 
 /// Where a range of data can be read.
 #[derive(Clone, Debug)]
@@ -24,23 +23,23 @@ pub struct DirectRead {
     _reading: Arc<Reading>,
 }
 
-impl Volume {
+impl VolumeReader {
     /// Returns where `len` bytes of data at `at` are on the device that has the fewest reads in
-    /// flight, for a caller that reads them by itself. Returns `None` if only [`Volume::read_data`]
+    /// flight, for a caller that reads them by itself. Returns `None` if only [`Self::read_data`]
     /// can read them: if they are on several devices, not aligned to 4096 bytes, or on a device
     /// that is no file.
     pub fn direct_read(&self, at: Logical, len: usize) -> Option<DirectRead> {
         let pieces = self.pieces_to_read(at, len as u64, Proof::Nothing).ok()?;
         let [piece] = &pieces[..] else { return None };
         let IoStripe { devid, at } = place_of(piece, 0)?;
-        let member = self.member(devid).ok()?;
+        let member = self.devices.member(devid).ok()?;
         let file = member.device.file_to_read(at, len)?;
         Some(DirectRead { file, at: at.0, _reading: Arc::new(member.begin_read()) })
     }
 
     /// Returns whether whole sectors of data match these checksums, in order.
     pub fn is_right_data(&self, sectors: &[u8], sums: &[u8]) -> bool {
-        let (sector, sum) = (self.sector_size() as usize, self.checksum().size());
+        let (sector, sum) = (self.identity.sector_size() as usize, self.identity.checksum().size());
         sectors.len().is_multiple_of(sector)
             && sums.len() == sectors.len() / sector * sum
             && sectors
