@@ -29,7 +29,7 @@ pub trait DataSource {
 
 impl DataSource for Volume {
     fn read_data(&self, at: Logical, buf: &mut [u8], sums: Option<&[u8]>) -> Result<()> {
-        Ok(Volume::read_data(self, at, buf, sums)?)
+        Ok(self.reader().read_data(at, buf, sums)?)
     }
 }
 

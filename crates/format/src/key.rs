@@ -171,6 +171,17 @@ impl Key {
         }
         self.objectid.checked_add(1).map(|objectid| Self::new(objectid, ItemType(0), 0))
     }
+
+    /// Returns the key right before this one, or `None` before the lowest.
+    pub fn predecessor(self) -> Option<Self> {
+        if let Some(offset) = self.offset.checked_sub(1) {
+            return Some(Self { offset, ..self });
+        }
+        if let Some(item_type) = self.item_type.0.checked_sub(1) {
+            return Some(Self::new(self.objectid, ItemType(item_type), u64::MAX));
+        }
+        self.objectid.checked_sub(1).map(|objectid| Self::new(objectid, ItemType(u8::MAX), u64::MAX))
+    }
 }
 
 impl fmt::Display for Key {
@@ -211,6 +222,12 @@ mod tests {
         let key = Key::new(5, ItemType(255), u64::MAX);
         assert_eq!(key.successor(), Some(Key::new(6, ItemType(0), 0)));
         assert_eq!(Key::MAX.successor(), None);
+        for key in
+            [Key::new(5, ItemType(7), u64::MAX), Key::new(5, ItemType(u8::MAX), u64::MAX), Key::new(5, ItemType(7), 3)]
+        {
+            assert_eq!(key.successor().and_then(Key::predecessor), Some(key));
+        }
+        assert_eq!(Key::MIN.predecessor(), None);
     }
 
     #[test]

@@ -1,16 +1,23 @@
 //! The volume as of its last commit: the roots of all trees. It is immutable; a commit publishes a
 //! new one.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use ubtrfs_format::items::RootItem;
 use ubtrfs_format::{CompatRo, Generation, ItemType, Key, Logical, Superblock, TreeId};
 use ubtrfs_threads::OnceLock;
+use ubtrfs_threads::thread::Builder;
 use ubtrfs_tree::{Block, NodeCache, NodeRef, Reader, Root, Snapshot};
 
 use crate::error::{Errno, Error, Result};
 use crate::options::Rescue;
 use crate::tree_roots::{TreeRoot, TreeRoots};
+
+/// How many threads read the root items of a volume with many subvolumes.
+const MAX_LOADERS: usize = 8;
+/// The fewest leaves of the root tree for which threads are started.
+const MIN_LEAVES: usize = 32;
 
 /// The roots of all trees as of one commit.
 pub(crate) struct Committed {
@@ -41,18 +48,7 @@ impl Committed {
             generation: superblock.chunk_root_generation,
             level: superblock.chunk_root_level,
         };
-        let mut trees = TreeRoots::new();
-        for item in Snapshot::new(cache.clone(), root_tree).range(Key::MIN..=Key::MAX) {
-            let item = item?;
-            let key = item.key;
-            if key.item_type == ItemType::ROOT_ITEM {
-                match RootItem::parse(&item) {
-                    Ok(item) => trees.insert(TreeRoot { key, item }),
-                    Err(error) if rescue.passes_over(&error) => {}
-                    Err(error) => return Err(error.into()),
-                }
-            }
-        }
+        let trees = load_roots(&Snapshot::new(cache.clone(), root_tree), rescue)?;
         Ok(Self::after(superblock, root_tree, chunk_tree, trees, cache))
     }
 
@@ -151,4 +147,45 @@ impl Committed {
         }
         Ok(TreeId::FS)
     }
+}
+
+/// Reads all root items. A volume with thousands of snapshots has hundreds of leaves of them, which
+/// several threads read at once, since most of the time is spent waiting for the device.
+fn load_roots(root_tree: &Snapshot, rescue: &Rescue) -> Result<TreeRoots> {
+    // If a node above the leaves can't be read, the range returns the error, or passes over it.
+    let parts = root_tree.parts(MAX_LOADERS, MIN_LEAVES).unwrap_or_else(|_| vec![Key::MIN..=Key::MAX]);
+    let load = |part: &RangeInclusive<Key>| roots_in(root_tree, part.clone(), rescue);
+    let [first, others @ ..] = &*parts else { return Ok(TreeRoots::new()) };
+    let found = ubtrfs_threads::thread::scope(|scope| {
+        let load = &load;
+        let begin = |part| Builder::new().name("roots".into()).spawn_scoped(scope, move || load(part));
+        // If this user may have no more threads, this one reads the rest.
+        let begun: Vec<_> = others.iter().map(|part| begin(part).map_err(|_| part)).collect();
+        let first = load(first);
+        let ends = begun.into_iter().map(|begun| match begun {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            Err(part) => load(part),
+        });
+        std::iter::once(first).chain(ends).collect::<Result<Vec<_>>>()
+    })?;
+    let mut trees = TreeRoots::new();
+    found.into_iter().flatten().for_each(|tree| trees.insert(tree));
+    Ok(trees)
+}
+
+/// Returns the root items with keys in this range.
+fn roots_in(root_tree: &Snapshot, range: RangeInclusive<Key>, rescue: &Rescue) -> Result<Vec<TreeRoot>> {
+    let mut roots = Vec::new();
+    for item in root_tree.range(range) {
+        let item = item?;
+        let key = item.key;
+        if key.item_type == ItemType::ROOT_ITEM {
+            match RootItem::parse(&item) {
+                Ok(item) => roots.push(TreeRoot { key, item }),
+                Err(error) if rescue.passes_over(&error) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    Ok(roots)
 }

@@ -16,6 +16,7 @@ mod merge;
 mod moved;
 mod node_id;
 mod nonblocking;
+mod parts;
 mod patch;
 mod range;
 mod read_ahead;

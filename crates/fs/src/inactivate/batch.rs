@@ -16,9 +16,12 @@ use ubtrfs_space::{Demand, Reservation, UseOfGlobalReserve};
 
 /// The longest time for which an unlink is throttled.
 const MAX_THROTTLE: Duration = Duration::from_millis(50);
-/// The pause after a step is this many times as long as the step with its commit: an fsync that
-/// meets such a commit waits for its end, and few fsyncs should.
+/// While files are being written or fsynced, the pause after a step is this many times as long as
+/// the step with its commit. An fsync that meets such a commit waits for its end, and few fsyncs
+/// should. A commit also writes dirty data back, which becomes fragmented if it comes too early.
 const PAUSE: u32 = 4;
+/// How long after the last write or fsync there are still pauses.
+const QUIET: Duration = Duration::from_secs(2);
 /// The most inodes per transaction that are tried without finding space to free them.
 const MAX_STUCK: usize = 64;
 /// A search for orphans in a subvolume counts as this many inodes, since it may read nodes from the
@@ -36,6 +39,24 @@ pub(crate) struct Freed {
     pub(crate) freed: bool,
     /// Whether there is more to free, in another transaction.
     pub(crate) more: bool,
+}
+
+/// When files were last written or fsynced, as far as the inactivator thread has noticed.
+#[derive(Debug, Default)]
+struct Activity {
+    bytes_and_fsyncs: (u64, u64),
+    last: Option<Instant>,
+}
+
+impl Activity {
+    /// Returns whether files have been written or fsynced lately, given how many bytes and fsyncs
+    /// there have been so far.
+    fn is_recent(&mut self, bytes_and_fsyncs: (u64, u64), now: Instant) -> bool {
+        if std::mem::replace(&mut self.bytes_and_fsyncs, bytes_and_fsyncs) != bytes_and_fsyncs {
+            self.last = Some(now);
+        }
+        self.last.is_some_and(|last| now.duration_since(last) < QUIET)
+    }
 }
 
 impl Inactivator {
@@ -191,6 +212,7 @@ impl Inactivator {
     }
 
     fn inactivate_in_background(&self) {
+        let mut activity = Activity::default();
         loop {
             {
                 let mut queue = self.queue.waiting.lock();
@@ -211,7 +233,11 @@ impl Inactivator {
                 return;
             }
             let least = if round.freed { Duration::ZERO } else { MIN_WAIT };
-            let until = Instant::now() + (PAUSE * start.elapsed()).clamp(least, MAX_PAUSE);
+            let now = Instant::now();
+            let counters = &self.info.counters;
+            let so_far = (counters.bytes_written.load(Ordering::Relaxed), counters.fsyncs.load(Ordering::Relaxed));
+            let pause = if activity.is_recent(so_far, now) { PAUSE * start.elapsed() } else { Duration::ZERO };
+            let until = now + pause.clamp(least, MAX_PAUSE);
             let mut queue = self.queue.waiting.lock();
             while !queue.stop
                 && queue.inodes.len() <= self.info.options.freeing.queue
@@ -227,5 +253,20 @@ impl Inactivator {
         self.queue.waiting.lock().inodes.make_contiguous().sort_by_key(|waiting| waiting.bytes);
         drop(turn);
         self.free_at_most(self.info.options.freeing.at_the_end).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_end_some_time_after_the_last_write_or_fsync() {
+        let (mut activity, start) = (Activity::default(), Instant::now());
+        assert!(!activity.is_recent((0, 0), start));
+        assert!(activity.is_recent((4096, 0), start));
+        assert!(activity.is_recent((4096, 1), start + QUIET));
+        assert!(activity.is_recent((4096, 1), start + QUIET * 3 / 2));
+        assert!(!activity.is_recent((4096, 1), start + 2 * QUIET));
     }
 }

@@ -2,6 +2,7 @@
 //! them twice.
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -75,6 +76,20 @@ fn ranges_read_the_leaves_that_come_next() {
     let (far, tree) = tree(4);
     assert_eq!(tree.range(Key::MIN..=Key::MAX).map(Result::unwrap).count() as u64, ITEMS);
     assert!(most_at_a_time(&far) >= 3);
+}
+
+#[test]
+fn parts_of_a_tree_have_all_of_its_items_in_order() {
+    let (far, tree) = tree(0);
+    let parts = tree.parts(8, 16).unwrap();
+    assert!(far.state.lock().reads.is_empty(), "no leaf is read to divide the tree");
+    assert_eq!(parts.len(), 8);
+    let items = |part: &RangeInclusive<Key>| tree.range(part.clone()).map(|item| item.unwrap().key).collect::<Vec<_>>();
+    let found: Vec<Vec<Key>> = parts.iter().map(items).collect();
+    let count = |keys: &Vec<Key>| keys.len() as u64;
+    assert!(found.iter().all(|keys| (ITEMS / 16..ITEMS / 4).contains(&count(keys))), "{:?}", found.iter().map(count));
+    assert_eq!(found.concat(), (0..ITEMS).map(key).collect::<Vec<_>>());
+    assert_eq!(tree.parts(8, ITEMS as usize).unwrap(), [Key::MIN..=Key::MAX]);
 }
 
 #[test]
