@@ -76,6 +76,9 @@ impl Reserver {
 
     fn reserve_by(&self, demand: Demand, may_ask_back: bool) -> Result<Reservation<'_>> {
         const COMMITS: usize = 2;
+        // What is freed may be shared by snapshots, so that no space comes back, or other operations
+        // may take it. No operation waits until all of a long queue has been freed.
+        const MAX_FRUITLESS: usize = 32;
         // Other operations may take the space that groups give back.
         const MAX_ASKED: usize = 8;
         debug_assert!(!is_held(Rank::Gate), "invariant 7: space is reserved before the gate is entered");
@@ -85,6 +88,7 @@ impl Reserver {
         let mut waits = Vec::new();
         let mut asked = 0;
         let mut without_discards = None;
+        let mut fruitless = 0;
         loop {
             let shortage = {
                 let mut space = self.info.space.lock();
@@ -106,7 +110,8 @@ impl Reserver {
                 without_discards = Some(self.discards.hold_off());
                 continue;
             }
-            if !self.inactivator.free_some()?.freed {
+            let before = self.info.space.lock().available_bytes();
+            if fruitless >= MAX_FRUITLESS || !self.inactivator.free_some()?.freed {
                 if commits == COMMITS {
                     let may_ask_back = may_ask_back && asked < MAX_ASKED;
                     let help = if may_ask_back { self.info.space.lock().ask_back(demand) } else { Help::No };
@@ -125,6 +130,8 @@ impl Reserver {
             }
             self.committer.commit()?;
             self.info.space.unpin();
+            let is_more = self.info.space.lock().available_bytes() > before;
+            fruitless = if is_more { 0 } else { fruitless + 1 };
         }
     }
 

@@ -152,7 +152,7 @@ ioctls! {
     ChangesSince = CHANGES_SINCE, Administrator, Nothing, Here;
     Next = NEXT, Administrator, Nothing, Slow;
     Keep = KEEP, Administrator, Nothing, Here;
-    ControlSync = CONTROL_SYNC, Anyone, Nothing, Slow;
+    ControlSync = CONTROL_SYNC, Anyone, Nothing, Long(None);
     Remount = REMOUNT, SysAdmin, Nothing, Slow;
     Force = FORCE, Administrator, Nothing, Here;
 }

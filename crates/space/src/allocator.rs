@@ -20,9 +20,20 @@ impl SpaceState {
 
     /// Allocates up to `want` bytes of data near `hint`. Returns address and length.
     pub(crate) fn allocate_data(&mut self, want: u64, hint: Logical) -> Option<(Logical, u64)> {
+        // Nodes of the commit in flight can't be in new groups; data can. The global reserve is left
+        // to these nodes, too, as long as data finds another place: data has a reservation, and must
+        // find one.
+        let reserve = self.reserved.global_reserve.bytes;
+        let of_age = if self.leaves_nodes_room(want, reserve) { &[false, true][..] } else { &[true] };
+        self.allocate_data_in(want, hint, of_age).or_else(|| {
+            let may_take_more = of_age.len() == 1 && self.leaves_nodes_room(want, 0);
+            if may_take_more { self.allocate_data_in(want, hint, &[false]) } else { None }
+        })
+    }
+
+    /// Allocates data in groups of these ages: new ones (`true`) or others.
+    fn allocate_data_in(&mut self, want: u64, hint: Logical, of_age: &[bool]) -> Option<(Logical, u64)> {
         let sector = self.sector_size;
-        // Nodes of the commit in flight can't be in new groups; data can.
-        let of_age = if self.leaves_nodes_room(want) { &[false, true][..] } else { &[true] };
         let may_take = |group: &&BlockGroup| group.flags.contains(BlockGroupFlags::DATA) && of_age.contains(&group.new);
         if let Some(group) = self.groups.of(hint).filter(may_take)
             && let Some((start, len)) = group.available.find(hint.0, want, sector)

@@ -43,6 +43,8 @@ pub(crate) struct Reserved {
     pub(crate) pending: Demand,
     /// Edits and item bytes of the commit in flight.
     pub(crate) frozen: Demand,
+    /// Bytes of the nodes that the commit in flight has allocated so far, outside of system chunks.
+    pub(crate) frozen_nodes: u64,
     /// Bytes of metadata for a step of relocation.
     pub(crate) relocation: u64,
     /// The part of the reservations that belongs to operations that may not have joined a

@@ -69,8 +69,8 @@ impl SpaceState {
         )
     }
 
-    /// Returns the address ranges of nearly empty metadata groups, except the first one if that has
-    /// room for their content.
+    /// Returns the address ranges of nearly empty metadata groups, except the first one in the
+    /// profile of new chunks, which must have room for their content: it gets what they have.
     pub fn sparse_metadata(&self) -> Vec<Range<u64>> {
         let (few, room) = (16 * self.node_size, 64 * self.node_size);
         let is_open = |group: &&BlockGroup| group.giving == Giving::Open;
@@ -79,7 +79,11 @@ impl SpaceState {
         if sparse.is_empty() || self.profiles.is_mixed() {
             return Vec::new();
         }
-        let first = self.groups.of_kind(BlockGroupFlags::METADATA).find(is_open);
+        // Nodes are not moved into groups of other profiles. So such a group as the destination would
+        // let every commit move them again.
+        let profile = self.profiles.of_new_chunks(BlockGroupFlags::METADATA).profile();
+        let may_get = |group: &&BlockGroup| is_open(group) && group.flags.profile() == profile;
+        let first = self.groups.of_kind(BlockGroupFlags::METADATA).find(may_get);
         match first.filter(|first| first.available.total() >= room) {
             Some(first) => sparse.retain(|range| range.start != first.start.0),
             None => sparse.clear(),

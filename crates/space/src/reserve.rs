@@ -66,6 +66,12 @@ impl SpaceState {
         self.groups.sums(kind).available
     }
 
+    /// Returns how many bytes of all block groups can be allocated now.
+    pub fn available_bytes(&self) -> u64 {
+        let kinds = [BlockGroupFlags::DATA, BlockGroupFlags::METADATA, BlockGroupFlags::SYSTEM];
+        kinds.into_iter().map(|kind| self.available(kind)).sum()
+    }
+
     /// Returns how many bytes of metadata a commit of these edits may need at most.
     fn metadata_need(&self, demand: Demand) -> u64 {
         // Each tree that shares a node may copy it.
@@ -131,6 +137,7 @@ impl SpaceState {
             self.reserved.needs.global_reserve,
         );
         self.reserved.frozen = Demand::default();
+        self.reserved.frozen_nodes = 0;
         self.chunks.commit_ends();
         self.set_needs(needs);
     }
@@ -269,13 +276,19 @@ impl SpaceState {
         self.groups.sums(BlockGroupFlags::METADATA).available_in_old
     }
 
-    /// Returns whether data may take `data` bytes of groups that the commit in flight needs for its
-    /// nodes, too.
-    pub(crate) fn leaves_nodes_room(&self, data: u64) -> bool {
+    /// Returns whether data may take `data` bytes of groups that the commit in flight needs for the
+    /// nodes that it has not allocated yet, too, and `more` bytes remain.
+    pub(crate) fn leaves_nodes_room(&self, data: u64, more: u64) -> bool {
+        let nodes = || self.metadata_need(self.reserved.frozen).saturating_sub(self.reserved.frozen_nodes);
         !self.profiles.is_mixed()
             || self.chunks.join() == ChunksJoin::CommitInFlight
-            || self.taken_metadata()
-                >= data + self.metadata_need(self.reserved.frozen) + self.reserved.global_reserve.bytes
+            || self.taken_metadata() >= data + nodes() + more
+    }
+
+    /// Notes that the commit in flight has allocated a node, or has given one back.
+    pub(crate) fn note_commit_node(&mut self, is_allocated: bool) {
+        let nodes = &mut self.reserved.frozen_nodes;
+        *nodes = if is_allocated { *nodes + self.node_size } else { nodes.saturating_sub(self.node_size) };
     }
 
     /// Returns how many bytes of block groups of this kind are dispensable: reservations can be
@@ -348,6 +361,7 @@ impl SpaceState {
     /// operations still hold counts in the next transaction, too, since they may join that.
     pub fn freeze_reservations(&mut self) {
         self.reserved.frozen = std::mem::replace(&mut self.reserved.pending, self.reserved.held);
+        self.reserved.frozen_nodes = 0;
     }
 
     /// Drops the reservations of a transaction without changes, except those that operations in

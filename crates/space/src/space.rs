@@ -121,10 +121,23 @@ impl Space {
         Some(start)
     }
 
-    /// Allocates a node of a tree in the system chunks (`system`) or in the metadata chunks. With
-    /// `known_only`, leaves out chunks that the commit being made does not write.
+    /// Allocates a node for the commit in flight in the system chunks (`system`) or in the metadata
+    /// chunks. With `known_only`, leaves out chunks that this commit does not write.
     pub fn allocate_node(&self, system: bool, known_only: bool) -> Option<Logical> {
-        self.lock().allocate_node(system, known_only)
+        let mut inner = self.lock();
+        let node = inner.allocate_node(system, known_only)?;
+        if !system {
+            inner.note_commit_node(true);
+        }
+        Some(node)
+    }
+
+    /// Gives a node back that the commit in flight has allocated and not written.
+    pub fn release_node(&self, system: bool, bytenr: Logical) {
+        self.release(bytenr, self.node_size);
+        if !system {
+            self.lock().note_commit_node(false);
+        }
     }
 
     /// Returns the size of a node in bytes.

@@ -2,11 +2,10 @@
 
 use ubtrfs_format::items::{FileExtent, FileExtentKind};
 use ubtrfs_format::{
-    ChecksumType, Generation, HEADER_SIZE, Header, ItemType, KEY_POINTER_SIZE, LeafBuilder, Logical, Node, NodeFlags,
-    Result,
+    Generation, HEADER_SIZE, Header, ItemType, KEY_POINTER_SIZE, LeafBuilder, Logical, Node, NodeFlags, Result,
 };
 
-use crate::block::Block;
+use crate::block::{Block, Geometry};
 
 /// What an entry of a node points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,17 +85,19 @@ impl Block {
 
     /// Returns a copy of the node at its new address, ready to be written. Pointers for which
     /// `moved` returns a new address get that address, and pointers to nodes also get the new
-    /// generation. Everything else stays as it is.
+    /// generation. The copy is of this volume, though the node may be of a seed from which the
+    /// volume was made (invariant 11). Everything else stays as it is.
     pub fn moved(
         &self,
         new: Moved,
-        checksum: ChecksumType,
+        volume: &Geometry,
         moved: &mut dyn FnMut(Pointer) -> Option<Logical>,
     ) -> Result<Self> {
         let places = self.places()?;
         let old = self.header()?;
         let flags = if new.may_be_shared { old.flags | NodeFlags::RELOC } else { old.flags };
-        let header = Header { bytenr: new.to, generation: new.generation, flags, ..old };
+        let Geometry { fsid, chunk_tree_uuid, checksum, .. } = *volume;
+        let header = Header { bytenr: new.to, generation: new.generation, flags, fsid, chunk_tree_uuid, ..old };
         let mut copy = self.clone();
         let bytes = copy.bytes_mut();
         header.put(bytes);
@@ -114,5 +115,42 @@ impl Block {
         }
         LeafBuilder::seal(bytes, checksum);
         Ok(copy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ubtrfs_format::{ChecksumType, TreeId, Uuid, verify_node_checksum};
+
+    use super::*;
+
+    /// Of invariant 11: a node of a seed is not found in the volume by the seed's id any more.
+    #[test]
+    fn a_moved_node_of_a_seed_belongs_to_the_volume() {
+        let seed = Header {
+            fsid: Uuid([1; 16]),
+            bytenr: Logical(1 << 20),
+            flags: NodeFlags::WRITTEN,
+            chunk_tree_uuid: Uuid([2; 16]),
+            generation: Generation(5),
+            owner: TreeId::FS,
+            nritems: 0,
+            level: 0,
+        };
+        let mut bytes = vec![0; 4096];
+        seed.put(&mut bytes);
+        let volume = Geometry {
+            node_size: 4096,
+            sector_size: 4096,
+            fsid: Uuid([3; 16]),
+            chunk_tree_uuid: Uuid([4; 16]),
+            checksum: ChecksumType::Crc32c,
+        };
+        let new = Moved { to: Logical(2 << 20), generation: Generation(9), may_be_shared: false };
+        let moved = Block::from(bytes).moved(new, &volume, &mut |_| None).unwrap();
+        let found = moved.header().unwrap();
+        assert_eq!((found.fsid, found.chunk_tree_uuid), (volume.fsid, volume.chunk_tree_uuid));
+        assert_eq!((found.bytenr, found.generation, found.owner), (new.to, new.generation, TreeId::FS));
+        verify_node_checksum(&moved, volume.checksum).unwrap();
     }
 }

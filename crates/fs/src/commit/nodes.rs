@@ -194,7 +194,7 @@ impl NodeAllocator for CommitNodes<'_> {
             }
         } else if self.pending_refs.remove(&node.bytenr).is_some() {
             if node.born_in_this_commit {
-                self.committer.info.space.release(node.bytenr, self.committer.info.space.node_size());
+                self.committer.info.space.release_node(node.tree == TreeId::CHUNK, node.bytenr);
             } else {
                 // Its write may be in flight.
                 self.unpin_later.push((node.bytenr, self.committer.info.space.node_size()));

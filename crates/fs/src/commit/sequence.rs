@@ -34,6 +34,19 @@ struct Built {
     written: Option<CompletedWrites<Data>>,
 }
 
+/// If a commit unwinds, fails the fsyncs that wait for its end. Otherwise they would wait forever.
+struct TellIfUnwinding<'a>(&'a Committer);
+
+impl Drop for TellIfUnwinding<'_> {
+    fn drop(&mut self) {
+        let Self(committer) = self;
+        // The abort comes before the waiters are notified.
+        let error = committer.info.abort(Error::Panicked);
+        committer.log.commit_ended(&mut committer.log.tree_log());
+        committer.log.tell_followers(&Err(error));
+    }
+}
+
 impl Committer {
     /// Makes all changes before the call durable, except the freeing of unused files. Returns at
     /// once if there are no changes.
@@ -151,6 +164,7 @@ impl Committer {
         let _watch = self.info.panics.watch();
         self.info.check_panics().map_err(|error| self.info.abort(error))?;
         self.start_early_writeback().map_err(|error| self.info.abort(error))?;
+        let unwinding = TellIfUnwinding(self);
         let (transaction, log_nodes) = {
             // From here on no log of the closed transaction is written.
             let mut tree_log = self.log.tree_log();
@@ -177,6 +191,7 @@ impl Committer {
         // That commit was itself a reader of the previous one.
         self.info.space.unpin();
         self.discards.wake();
+        std::mem::forget(unwinding);
         // The abort comes before the waiters are notified.
         let result = result.map_err(|error| self.info.abort(error));
         if result.is_err() {

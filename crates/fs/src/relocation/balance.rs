@@ -78,6 +78,20 @@ pub struct Balancer {
     ended: Condvar,
 }
 
+/// A running balance. When this is dropped, also because of an error or a panic, the balance no
+/// longer runs, and those that wait for its end go on.
+struct Ends<'a>(&'a Balancer);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.running = false;
+        state.ended += 1;
+        drop(state);
+        self.0.ended.notify_all();
+    }
+}
+
 impl Balancer {
     pub(crate) fn new(relocator: Relocator) -> Self {
         Self { relocator, state: Mutex::with_default(Rank::Balance), ended: Condvar::new() }
@@ -113,12 +127,12 @@ impl Balancer {
             }
             state.set(Some(balance));
         }
+        let ends = Ends(self);
         if let Err(error) = self.relocator.committer.set_balance_item(Some(balance)) {
-            self.state.lock().set(None);
-            self.ended.notify_all();
+            self.state.lock().balance = None;
             return Err(error);
         }
-        self.run(balance, goes_on, exclusive)
+        self.run(balance, goes_on, ends, exclusive)
     }
 
     /// Begins an exclusive operation. `EINPROGRESS` if another one runs or a device is being
@@ -149,13 +163,14 @@ impl Balancer {
             (state.running, state.wish, state.progress) = (true, Wish::GoOn, BalanceProgress::default());
             balance
         };
+        let ends = Ends(self);
         let soft = |args: BalanceArgs| match args.filters & BalanceFilters::CONVERT {
             0 => args,
             _ => BalanceArgs { filters: args.filters | BalanceFilters::SOFT, ..args },
         };
         let BalanceItem { flags, data, metadata, system } = balance;
         let balance = BalanceItem { flags, data: soft(data), metadata: soft(metadata), system: soft(system) };
-        self.run(&balance, goes_on, exclusive)
+        self.run(&balance, goes_on, ends, exclusive)
     }
 
     /// Starts a thread that resumes the balance that an earlier mount left, if there is one.
@@ -250,20 +265,25 @@ impl Balancer {
         raids.map(|raid| (raid.copies, raid.tolerated_losses())).max().unwrap_or_default()
     }
 
-    fn run(&self, balance: &BalanceItem, goes_on: GoesOn<'_>, _exclusive: Running<'_>) -> Result<BalanceProgress> {
+    fn run(
+        &self,
+        balance: &BalanceItem,
+        goes_on: GoesOn<'_>,
+        ends: Ends<'_>,
+        _exclusive: Running<'_>,
+    ) -> Result<BalanceProgress> {
         let done = self.empty_chunks(balance, goes_on);
         let wish = std::mem::take(&mut self.state.lock().wish);
-        let ends = wish != Wish::Pause && !self.info().is_read_only();
-        let noted = if ends { self.relocator.committer.set_balance_item(None) } else { Ok(()) };
-        let mut state = self.state.lock();
-        if ends {
-            state.balance = None;
-        }
-        state.running = false;
-        state.ended += 1;
-        let progress = state.progress;
-        drop(state);
-        self.ended.notify_all();
+        let is_over = wish != Wish::Pause && !self.info().is_read_only();
+        let noted = if is_over { self.relocator.committer.set_balance_item(None) } else { Ok(()) };
+        let progress = {
+            let mut state = self.state.lock();
+            if is_over && noted.is_ok() {
+                state.balance = None;
+            }
+            state.progress
+        };
+        drop(ends);
         done.and(noted).map(|()| progress)
     }
 

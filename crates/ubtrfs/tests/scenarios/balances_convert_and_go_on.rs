@@ -11,8 +11,9 @@ use ubtrfs_format::TreeId;
 use ubtrfs_format::items::{BalanceArgs, BalanceFilters, BalanceFlags, BalanceItem, BlockGroupFlags, SINGLE};
 use ubtrfs_testkit::progs::{assert_btrfs_check_clean, assert_ubtrfs_check_clean};
 use ubtrfs_testkit::scratch::scratch_dir;
-use ubtrfs_volume::{Exclusive, FileDevice, OpenMode, OpenOptions, Volume};
+use ubtrfs_volume::{Exclusive, FaultyDevice, FileDevice, Lasting, OpenMode, OpenOptions, Operation, Volume};
 
+use crate::common::memory::new_volume;
 use crate::common::tree::tree_of;
 use crate::common::{image, pattern};
 
@@ -166,4 +167,73 @@ fn cancelling_a_balance_does_not_wait_for_the_next_one() {
         drop(fs.balancer().cancel());
     }
     drop(check(fs, &path));
+}
+
+/// A pause waits for the end of the balance, and the balance may end because its item can't be
+/// committed.
+#[test]
+fn nobody_waits_for_a_balance_that_could_not_begin() {
+    let device = Arc::new(FaultyDevice::new(Arc::new(new_volume(256 << 20))));
+    let volume = Volume::open(vec![device.clone()], OpenOptions { read_only: false }).unwrap();
+    let fs = Filesystem::open(Arc::new(volume), Options { background_commits: false, ..options() }).unwrap();
+    // The commit takes so long that the balance is seen to run.
+    for number in 0..20_000 {
+        let name = format!("file{number}");
+        fs.directories().create(fs.root(), name.as_bytes(), &NewInode::default()).unwrap();
+    }
+    device.fail(Operation::Flush, 0, 5, Lasting::Forever);
+    let has_begun = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let pause = scope.spawn(|| {
+            while !has_begun.load(Ordering::Acquire) || fs.balancer().pause().is_ok() {
+                let _ = fs.balancer().pause();
+            }
+        });
+        fs.balancer().start(&convert(BlockGroupFlags::DUP.0, 0), &|_| true).unwrap_err();
+        has_begun.store(true, Ordering::Release);
+        pause.join().unwrap();
+    });
+    assert!(!fs.balancer().status().is_some_and(|status| status.running));
+}
+
+/// After a conversion of metadata that was not completed, commits move the few nodes that are left
+/// together, and then nothing is left to do.
+#[test]
+fn commits_end_after_a_conversion_that_was_not_completed() {
+    const FILES: u64 = 40_000;
+    let dir = scratch_dir();
+    let path = dir.path().join("image");
+    image::make(&path, 1 << 30, |_| {});
+    let fs = image::open(&path, options());
+    let new = NewInode { mode: 0o100_644, ..NewInode::default() };
+    for number in 0..FILES {
+        let id = fs.directories().create(fs.root(), format!("file{number}").as_bytes(), &new).unwrap();
+        fs.files().write(id, WriteAt::Offset(0), &[7; 1900], false).unwrap();
+        fs.references().forget(id, 1);
+    }
+    fs.durability().sync().unwrap();
+    let args = BalanceArgs {
+        target: SINGLE,
+        filters: BalanceFilters::CONVERT | BalanceFilters::SOFT | BalanceFilters::LIMIT,
+        limit: 1,
+        ..BalanceArgs::default()
+    };
+    let flags = BalanceFlags::METADATA | BalanceFlags::FORCE;
+    let balance = BalanceItem { flags, metadata: args, ..BalanceItem::default() };
+    let has_both = (0..4).any(|_| {
+        fs.balancer().start(&balance, &|_| true).unwrap();
+        profiles(&fs, BlockGroupFlags::METADATA).len() == 2
+    });
+    assert!(has_both, "{:?}", profiles(&fs, BlockGroupFlags::METADATA));
+    for number in 0..FILES {
+        fs.directories().unlink(fs.root(), format!("file{number}").as_bytes()).unwrap();
+    }
+    let generation = || fs.volume().superblocks().current().generation;
+    let mut last = generation();
+    let is_over = (0..100).any(|_| {
+        fs.durability().sync().unwrap();
+        std::mem::replace(&mut last, generation()) == last
+    });
+    assert!(is_over, "each of a hundred commits has something to do");
+    check(fs, &path);
 }

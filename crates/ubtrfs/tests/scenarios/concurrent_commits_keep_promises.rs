@@ -3,6 +3,7 @@
 //! transaction is closed when this one has ended (invariant 6).
 
 use std::cell::RefCell;
+use std::panic::AssertUnwindSafe;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -290,4 +291,23 @@ fn a_commit_keeps_the_space_that_it_may_still_need() {
     fs.durability().sync().unwrap();
     drop(fs);
     assert_eq!(after_a_crash(&device, b"file"), Some(pattern(1, SMALL)));
+}
+
+/// Of invariant 56: an fsync that waits for a commit is told when the commit panics.
+#[test]
+fn fsyncs_that_wait_for_a_commit_fail_when_it_panics() {
+    let device = device();
+    let (sender, receiver) = channel();
+    let hook = once_at(CommitStep::Merged, move |fs| {
+        let early = fs.directories().lookup(fs.root(), b"early").unwrap();
+        fs.durability().start_fsync(early, false, Box::new(move |result| sender.send(result.is_ok()).unwrap()));
+        panic!("this panic is part of the test");
+    });
+    let fs = mount(&device, with_faults(Faults { hook: Some(hook), ..Faults::default() }));
+    let early = file(&fs, b"early");
+    let committed = std::panic::catch_unwind(AssertUnwindSafe(|| fs.durability().sync()));
+    assert!(committed.is_err(), "the commit does not reach the step");
+    assert_eq!(receiver.recv_timeout(Duration::from_secs(20)), Ok(false));
+    assert!(fs.abort_reason().is_some());
+    fs.durability().fsync(early).unwrap_err();
 }

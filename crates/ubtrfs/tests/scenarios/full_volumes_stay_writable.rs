@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::common::memory::new_volume;
-use ubtrfs::{Errno, Error, Filesystem, NewInode, Options, Result, SetAttributes, WriteAt};
+use ubtrfs::{Errno, Error, Filesystem, FreeingLimits, NewInode, Options, Result, SetAttributes, WriteAt};
+use ubtrfs_format::TreeId;
 use ubtrfs_volume::{OpenOptions, Volume};
 
 const FILE: u32 = 0o100_644;
@@ -73,5 +74,36 @@ fn files_that_are_truncated_until_they_are_inline_are_refused_in_time() {
         fs.references().forget(file, 1);
         written.and(truncated).map(drop)
     });
+    fs.close().unwrap();
+}
+
+/// An operation that lacks space has unlinked files freed. If a snapshot shares their extents, that
+/// gives nothing back, and the operation fails long before all of them are freed.
+#[test]
+fn operations_do_not_wait_for_a_long_queue_that_gives_nothing_back() {
+    const FILES: u64 = 400;
+    let device = Arc::new(new_volume(SIZE));
+    let volume = Volume::open(vec![device], OpenOptions { read_only: false }).unwrap();
+    let freeing = FreeingLimits { at_once: 0, per_transaction: 1, at_the_end: 1, queue: 1 << 20 };
+    let fs = Filesystem::open(Arc::new(volume), Options { background_commits: false, freeing, ..Options::default() });
+    let fs = fs.unwrap();
+    for number in 0..FILES {
+        let file = fs.directories().create(fs.root(), format!("file{number}").as_bytes(), &regular()).unwrap();
+        fs.files().write(file, WriteAt::Offset(0), &[5; 64 << 10], false).unwrap();
+        fs.references().forget(file, 1);
+    }
+    fs.durability().sync().unwrap();
+    fs.subvolumes().snapshot(TreeId::FS, fs.root(), b"copy", false).unwrap();
+    let big = fs.directories().create(fs.root(), b"big", &regular()).unwrap();
+    let write = |at: u64| fs.files().write(big, WriteAt::Offset(at << 20), &vec![7; 1 << 20], false);
+    let full = (0..).find(|at| write(*at).is_err()).unwrap();
+    for number in 0..FILES {
+        fs.directories().unlink(fs.root(), format!("file{number}").as_bytes()).unwrap();
+    }
+    let before = fs.stats().inactivation;
+    assert!(before.inodes > FILES / 2, "{before:?}");
+    assert_full(&write(full).unwrap_err());
+    let after = fs.stats().inactivation;
+    assert!(after.steps - before.steps < 64 && after.inodes > FILES / 2, "{before:?}, then {after:?}");
     fs.close().unwrap();
 }

@@ -14,6 +14,9 @@ use crate::error::{Error, Result};
 use crate::member::Member;
 use crate::volume::{Parts, Volume};
 
+/// The most bytes that the devices of a volume have together: the kernel's offsets are signed.
+const MAX_BYTES: u64 = i64::MAX as u64;
+
 impl Volume {
     /// Reads the chunk tree through the chunks of the superblock, and returns the volume that it
     /// describes.
@@ -30,6 +33,10 @@ impl Volume {
         };
         let chunk_tree_uuid = walk.visit(&root)?;
         let Walk { items: chunks, devices, .. } = walk;
+        if devices.iter().fold(0, |sum: u64, item| sum.saturating_add(item.total_bytes)) > MAX_BYTES {
+            let what = "the devices have more than 8 EiB together";
+            return Err(Error::ChunkTree { block: superblock.chunk_root, what });
+        }
         let Listed { set, about_to_join, missing_seeds } = self.listed_devices(&devices, degraded)?;
         let mut map = ChunkMap::default();
         for (start, item) in chunks {

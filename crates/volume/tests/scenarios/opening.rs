@@ -265,6 +265,8 @@ fn hostile_superblocks_and_chunk_trees_are_exact_errors() {
     fails(&first, "overlap");
     fails(&image.change_item(ItemType::CHUNK_ITEM, 1, |bytes| bytes[44] = 2), "chunk stripe: 0 bytes");
     fails(&image.change_item(ItemType::DEV_ITEM, 0, |bytes| bytes[0] = 2), "key has another id");
+    // Sums of the sizes of devices must not overflow anywhere.
+    fails(&image.change_item(ItemType::DEV_ITEM, 0, |bytes| bytes[8..16].fill(0xff)), "more than 8 EiB");
     fails(&image.change_root(|node| node[96] = 255), "item");
 }
 

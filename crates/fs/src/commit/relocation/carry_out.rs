@@ -12,11 +12,12 @@ use crate::error::Result;
 impl Merging<'_> {
     /// Moves the nodes and the data of the plan. All of them have their new addresses.
     pub(in super::super) fn relocate(&mut self, mut plan: RelocationPlan) -> Result<()> {
-        let (checksum, generation) = (self.committed.superblock.checksum, self.transaction.generation);
+        let generation = self.transaction.generation;
+        let volume = *self.committer.info.cache.geometry();
         let mut copies = Vec::with_capacity(plan.nodes.len());
         for node in plan.nodes.values() {
             let new = Moved { to: node.to, generation, may_be_shared: plan.may_be_shared(node) };
-            let copy = node.block.moved(new, checksum, &mut |pointer| match pointer {
+            let copy = node.block.moved(new, &volume, &mut |pointer| match pointer {
                 Pointer::Node { bytenr, generation } => plan.moving(bytenr, generation).map(|child| child.to),
                 Pointer::Data { bytenr, .. } => plan.data.get(&bytenr).map(|data| data.to),
             })?;
