@@ -76,8 +76,8 @@ impl Reserver {
 
     fn reserve_by(&self, demand: Demand, may_ask_back: bool) -> Result<Reservation<'_>> {
         const COMMITS: usize = 2;
-        // What is freed may be shared by snapshots, so that no space comes back, or other operations
-        // may take it. No operation waits until all of a long queue has been freed.
+        // What is freed may be shared by snapshots, so that no space comes back, or other
+        // operations may take it. No operation waits until all of a long queue has been freed.
         const MAX_FRUITLESS: usize = 32;
         // Other operations may take the space that groups give back.
         const MAX_ASKED: usize = 8;

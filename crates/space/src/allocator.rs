@@ -20,9 +20,9 @@ impl SpaceState {
 
     /// Allocates up to `want` bytes of data near `hint`. Returns address and length.
     pub(crate) fn allocate_data(&mut self, want: u64, hint: Logical) -> Option<(Logical, u64)> {
-        // Nodes of the commit in flight can't be in new groups; data can. The global reserve is left
-        // to these nodes, too, as long as data finds another place: data has a reservation, and must
-        // find one.
+        // Nodes of the commit in flight can't be in new groups; data can. The global reserve is
+        // left to these nodes, too, as long as data finds another place: data has a reservation,
+        // and must find one.
         let reserve = self.reserved.global_reserve.bytes;
         let of_age = if self.leaves_nodes_room(want, reserve) { &[false, true][..] } else { &[true] };
         self.allocate_data_in(want, hint, of_age).or_else(|| {

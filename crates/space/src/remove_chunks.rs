@@ -79,8 +79,8 @@ impl SpaceState {
         if sparse.is_empty() || self.profiles.is_mixed() {
             return Vec::new();
         }
-        // Nodes are not moved into groups of other profiles. So such a group as the destination would
-        // let every commit move them again.
+        // Nodes are not moved into groups of other profiles. So such a group as the destination
+        // would let every commit move them again.
         let profile = self.profiles.of_new_chunks(BlockGroupFlags::METADATA).profile();
         let may_get = |group: &&BlockGroup| is_open(group) && group.flags.profile() == profile;
         let first = self.groups.of_kind(BlockGroupFlags::METADATA).find(may_get);

@@ -114,7 +114,8 @@ pub use open::OpenOptions;
 pub use overlay_device::OverlayDevice;
 pub use partition_fault::PartitionFault;
 pub use partitions::{Partition, PartitionTable, TableKind};
-pub use read::{DirectRead, VolumeReader};
+pub use read::VolumeReader;
+pub use read::direct_read::DirectRead;
 pub use read_ahead_device::ReadAheadDevice;
 #[cfg(feature = "testing")]
 pub use recording_device::{Event, Fate, OpenWrite, RecordedWrite, RecordingDevice, random_fates};
@@ -122,10 +123,12 @@ pub use replace::{Copied, DeviceReplacement};
 pub use replacing::TARGET;
 pub use rescue::{Candidate, Origin};
 pub use scan::{FoundDevice, scan_devices};
-pub use scrub::{ParityScrub, VolumeScrub};
+pub use scrub::VolumeScrub;
+pub use scrub::parity::ParityScrub;
 pub use scrubbed::{ScrubScope, Scrubbed};
 pub use shared_chunk_map::SharedChunkMap;
-pub use superblocks::{Copies, Published, Superblocks};
+pub use superblocks::publish::Published;
+pub use superblocks::{Copies, Superblocks};
 #[cfg(feature = "testing")]
 pub use throttled_device::ThrottledDevice;
 #[cfg(feature = "testing")]

@@ -1,4 +1,5 @@
-//! Reading the copies of a superblock that a device has, and choosing the one by which it is opened.
+//! Reading the copies of a superblock that a device has, and choosing the one by which it is
+//! opened.
 
 use ubtrfs_format::{
     CompatRo, Error as FormatError, Incompat, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_MAGIC_AT,

@@ -202,9 +202,9 @@ impl VolumeWriter {
     ///
     /// If the writes were of another volume.
     pub fn flush(&self, data: CompletedWrites<Data>, nodes: CompletedWrites<Nodes>) -> Result<Flushed> {
-        for volume in [data.volume(), nodes.volume()] {
+        for volume in [data.into_volume(), nodes.into_volume()] {
             assert!(
-                Arc::ptr_eq(volume, self.access.in_flight()),
+                Arc::ptr_eq(&volume, self.access.in_flight()),
                 "invariant 1: a flush is of the volume that was written"
             );
         }

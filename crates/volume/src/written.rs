@@ -72,9 +72,9 @@ impl<Kind> CompletedWrites<Kind> {
         Self { volume: Arc::clone(volume), _kind: PhantomData }
     }
 
-    /// Identifies the volume of the writes.
-    pub(crate) fn volume(&self) -> &Arc<InFlight> {
-        &self.volume
+    /// Uses the proof up. Returns what identifies the volume of the writes.
+    pub(crate) fn into_volume(self) -> Arc<InFlight> {
+        self.volume
     }
 
     /// Proof of both sets of writes.

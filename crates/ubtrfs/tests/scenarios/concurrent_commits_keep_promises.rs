@@ -293,7 +293,7 @@ fn a_commit_keeps_the_space_that_it_may_still_need() {
     assert_eq!(after_a_crash(&device, b"file"), Some(pattern(1, SMALL)));
 }
 
-/// Of invariant 56: an fsync that waits for a commit is told when the commit panics.
+/// Of invariant 56: an fsync that waits for a commit is notified when the commit panics.
 #[test]
 fn fsyncs_that_wait_for_a_commit_fail_when_it_panics() {
     let device = device();

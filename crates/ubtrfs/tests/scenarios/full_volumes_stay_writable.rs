@@ -89,14 +89,14 @@ fn operations_do_not_wait_for_a_long_queue_that_gives_nothing_back() {
     let fs = fs.unwrap();
     for number in 0..FILES {
         let file = fs.directories().create(fs.root(), format!("file{number}").as_bytes(), &regular()).unwrap();
-        fs.files().write(file, WriteAt::Offset(0), &[5; 64 << 10], false).unwrap();
+        fs.files().write(file, WriteAt::Offset(0), &vec![5; 64 << 10], false).unwrap();
         fs.references().forget(file, 1);
     }
     fs.durability().sync().unwrap();
     fs.subvolumes().snapshot(TreeId::FS, fs.root(), b"copy", false).unwrap();
     let big = fs.directories().create(fs.root(), b"big", &regular()).unwrap();
     let write = |at: u64| fs.files().write(big, WriteAt::Offset(at << 20), &vec![7; 1 << 20], false);
-    let full = (0..).find(|at| write(*at).is_err()).unwrap();
+    let full = (0..SIZE >> 20).find(|at| write(*at).is_err()).unwrap();
     for number in 0..FILES {
         fs.directories().unlink(fs.root(), format!("file{number}").as_bytes()).unwrap();
     }

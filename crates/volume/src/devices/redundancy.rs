@@ -52,8 +52,8 @@ impl VolumeDevices {
     }
 
     /// Returns whether a commit has to write something about the devices though nothing else has
-    /// changed: one [lags in secret](Self::have_secret_lag), or one of several has failed, which its
-    /// `DEV_STATS` item has to record.
+    /// changed: one [lags in secret](Self::have_secret_lag), or one of several has failed, which
+    /// its `DEV_STATS` item has to record.
     pub fn want_commit(&self) -> bool {
         self.have_secret_lag() || self.set().members.len() > 1 && !self.unsaved_errors().is_empty()
     }

@@ -2,10 +2,10 @@
 //! 11). If a copy is bad, the next one is tried, and the bad copy is rewritten from a good one. If
 //! no copy is left, chunks with parity still have the rest of the row (`rebuild`).
 
-mod direct_read;
+pub(crate) mod direct_read;
 mod rebuild;
 mod repair;
-mod repair_run;
+pub(crate) mod repair_run;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,9 +24,6 @@ use crate::proof::Proof;
 use crate::shared_chunk_map::SharedChunkMap;
 use crate::shared_state::SharedState;
 use crate::write_access::WriteAccess;
-
-pub use self::direct_read::DirectRead;
-pub(crate) use self::repair_run::Run;
 
 /// Reads from a volume, and mends what it finds damaged. All methods may be called by many threads
 /// at once.

@@ -1,5 +1,5 @@
-//! Notices that another process has written a superblock, or that a device has lost ours (invariants
-//! 12 and 34).
+//! Notices that another process has written a superblock, or that a device has lost ours
+//! (invariants 12 and 34).
 
 use ubtrfs_format::{Generation, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
 

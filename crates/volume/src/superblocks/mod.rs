@@ -6,17 +6,17 @@
 
 mod comparison_times;
 mod foreign_writer;
-mod publish;
+pub(crate) mod publish;
 mod resilvered;
 
 use std::sync::Arc;
 
+use ubtrfs_format::items::DevItem;
 use ubtrfs_format::{DeviceId, Epochs, Generation, Physical, Resilvered, SUPERBLOCK_COPIES, Superblock};
 use ubtrfs_threads::atomic::{AtomicBool, Ordering};
 use ubtrfs_threads::{Mutex, MutexGuard, Rank, RwLock};
 
 use self::comparison_times::Looks;
-use self::publish::items;
 use self::resilvered::ResilverRecord;
 use crate::error::{Error, Result};
 use crate::in_flight::Registration;
@@ -26,7 +26,14 @@ use crate::shared_state::SharedState;
 use crate::superblock_copy::{CopyError, read_copy};
 use crate::superblock_order::is_same;
 
-pub use self::publish::{Copies, Published};
+/// Which copies of the superblock are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copies {
+    /// All copies within the device: for commits.
+    All,
+    /// The first copy: for log writes, which a commit soon follows.
+    Primary,
+}
 
 /// The superblocks of a volume. All methods may be called by many threads at once.
 #[derive(Debug)]
@@ -223,4 +230,9 @@ fn before_all_others(counts: &Superblock) -> Superblock {
         first.cache_generation = Generation(0);
     }
     first
+}
+
+/// Pairs devices with their current items.
+fn items<'a>(members: &[&'a Arc<Member>]) -> Vec<(&'a Arc<Member>, DevItem)> {
+    members.iter().map(|member| (*member, *member.item.lock())).collect()
 }

@@ -16,7 +16,7 @@ use ubtrfs_format::{
 };
 use ubtrfs_threads::time;
 
-use super::Superblocks;
+use super::{Copies, Superblocks, items};
 use crate::buffer::{Buffer, SharedBuffer};
 use crate::device::DeviceWrite;
 use crate::device_set::DeviceSet;
@@ -24,15 +24,6 @@ use crate::error::{Error, Result};
 use crate::member::{DeviceErrorKind, Member};
 use crate::replacing::{Replacing, forget_volume};
 use crate::written::Flushed;
-
-/// Which copies of the superblock are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Copies {
-    /// All copies within the device: for commits.
-    All,
-    /// The first copy: for log writes, which a commit soon follows.
-    Primary,
-}
 
 /// Proof that a superblock, and all that it refers to, is durable. Only writing one gives it:
 /// ```compile_fail
@@ -62,13 +53,13 @@ impl Superblocks {
     /// Writes the superblock to every device and makes it durable, by FUA or a flush. `proof` says
     /// that everything it refers to is durable.
     ///
-    /// Each device's superblock gets its own address, and the device item that [`VolumeDevices::items`]
-    /// shows. The log gets its number, and the superblock the volume's epochs and the record of how
-    /// far a device was brought up. Those in `superblock` are ignored. If the primary isn't the one
-    /// that was read or written last, another process writes this volume: [`Error::ForeignWriter`].
-    /// (Commits always check that, log writes the first time and then once a second.) After that or
-    /// any other error the volume is read-only, since it is not known which superblock a crash
-    /// would leave.
+    /// Each device's superblock gets its own address, and the device item that
+    /// [`VolumeDevices::items`] shows. The log gets its number, and the superblock the volume's
+    /// epochs and the record of how far a device was brought up. Those in `superblock` are ignored.
+    /// If the primary isn't the one that was read or written last, another process writes this
+    /// volume: [`Error::ForeignWriter`]. (Commits always check that, log writes the first time and
+    /// then once a second.) After that or any other error the volume is read-only, since it is not
+    /// known which superblock a crash would leave.
     ///
     /// # Panics
     ///
@@ -287,11 +278,6 @@ impl Superblocks {
         }
         Ok(())
     }
-}
-
-/// Pairs devices with their current items.
-pub(super) fn items<'a>(members: &[&'a Arc<Member>]) -> Vec<(&'a Arc<Member>, DevItem)> {
-    members.iter().map(|member| (*member, *member.item.lock())).collect()
 }
 
 /// Returns the copies of one device's superblock, the primary first.
