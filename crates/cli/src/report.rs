@@ -13,7 +13,6 @@ use ubtrfs_image::{Counts, Job};
 
 use crate::failure::{Failure, Result};
 use crate::json;
-use crate::output;
 use crate::show;
 use crate::size::show_size;
 
@@ -102,7 +101,7 @@ impl From<Counts> for Done {
 
 /// Prints the counts, if `json` is set.
 pub fn print(counts: Counts, json: bool) -> Result<()> {
-    if json { output::say(&json::as_json(&Done::from(counts))?) } else { Ok(()) }
+    if json { json::print(&Done::from(counts)) } else { Ok(()) }
 }
 
 /// Reports the files that have shrunk while they were copied. Returns a failure if there are any.

@@ -49,10 +49,12 @@ pub fn export(arguments: &Export) -> Result<()> {
         }
         Format::Composefs => dump(&opened.fs, file, arguments.digests, out, &mut job).map(|()| Vec::new()),
     };
-    let skipped = written.map_err(|error| match &error {
-        Error::Outside { source, .. } if source.kind() == io::ErrorKind::BrokenPipe => Failure::output(source),
-        _ => about(&error),
-    })?;
+    let skipped = match written {
+        Ok(skipped) => skipped,
+        // The reader wants no more of the archive.
+        Err(Error::Outside { source, .. }) if source.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+        Err(error) => return Err(about(&error)),
+    };
     let counts = job.counts();
     drop(job);
     drop(progress);

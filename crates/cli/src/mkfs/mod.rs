@@ -32,7 +32,7 @@ use self::populate::{Populated, Population};
 use self::summary::Summary;
 use self::target::{OpenTarget, Target};
 use crate::args;
-use crate::failure::{Failure, Result};
+use crate::failure::{FAILED, Failure, Result};
 use crate::json;
 use crate::members::check_distinct;
 use crate::output;
@@ -90,15 +90,14 @@ pub fn main_as_mkfs_btrfs() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match make_as(Program::MkfsBtrfs, &arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.with_status(1).report_as("ERROR"),
-    }
+    let made = make_as(Program::MkfsBtrfs, &arguments).map_err(|failure| failure.with_status(FAILED));
+    output::end_as("ERROR", made, FAILED)
 }
 
 fn make_as(program: Program, arguments: &args::Mkfs) -> Result<()> {
     if features::asks_for_list(&arguments.features) || features::asks_for_list(&arguments.runtime_features) {
-        return features::list();
+        features::list();
+        return Ok(());
     }
     if arguments.devices.is_empty() {
         return Err(Failure::new("no DEVICE is given").with_status(2));
@@ -222,14 +221,16 @@ fn say(program: Program, arguments: &args::Mkfs, options: &MkfsOptions, volume: 
         }
         let device = json::name(paths.first().map(|path| path.as_os_str().as_bytes()).unwrap_or_default());
         let done = volume.done.map(Done::from);
-        return output::say(&json::as_json(&Made { device, devices, id: fsid.to_string(), bytes, done })?);
+        output::say(&json::as_json(&Made { device, devices, id: fsid.to_string(), bytes, done })?);
+        return Ok(());
     }
     if program == Program::MkfsBtrfs {
-        return output::say(&Summary { arguments, options, sizes, chunks: &volume.chunks }.lines());
+        output::say(&Summary { arguments, options, sizes, chunks: &volume.chunks }.lines());
+        return Ok(());
     }
     let shown: Vec<String> = paths.iter().map(|path| show::path(path)).collect();
     let on = if let [_] = paths { String::new() } else { format!(" on {} devices", paths.len()) };
-    println!("{}: a btrfs of {}{on} with the id {fsid}", shown.join(", "), show_size(bytes));
+    output::say(&format!("{}: a btrfs of {}{on} with the id {fsid}", shown.join(", "), show_size(bytes)));
     Ok(())
 }
 

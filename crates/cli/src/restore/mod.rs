@@ -41,7 +41,8 @@ pub fn run(arguments: &args::Restore) -> Result<()> {
     let (devices, directory) = places(arguments)?;
     let reading = open_for_reading(&devices, arguments.window)?;
     if arguments.list_commits {
-        return say(&source::list(&reading.devices)?);
+        say(&source::list(&reading.devices)?);
+        return Ok(());
     }
     let is_new = directory.as_ref().filter(|directory| !directory.exists());
     let done = copy(arguments, &devices, &reading.devices, directory.as_deref());
@@ -78,7 +79,7 @@ fn copy(
     if arguments.json {
         json::print(&report.described())?;
     } else {
-        say(&report.summary())?;
+        say(&report.summary());
     }
     report.report_problems();
     done?;
