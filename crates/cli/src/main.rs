@@ -1,6 +1,6 @@
 //! The ubtrfs command.
 
-#![warn(clippy::print_stdout, reason = "output::say() does not panic")]
+#![warn(clippy::print_stdout, clippy::print_stderr, reason = "say() and note!() do not panic")]
 
 mod about_volume;
 mod add;

@@ -43,6 +43,16 @@ impl Write for Output {
     }
 }
 
+/// Prints a line to the standard error stream as `eprintln!`, which panics if nobody reads that any
+/// more; the command goes on without it.
+macro_rules! note {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($words)*);
+    }};
+}
+pub(crate) use note;
+
 /// Whether further output is dropped. Commands that do nothing but show something may end early
 /// then.
 pub fn is_lost() -> bool {

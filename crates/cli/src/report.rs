@@ -13,6 +13,7 @@ use ubtrfs_image::{Counts, Job};
 
 use crate::failure::{Failure, Result};
 use crate::json;
+use crate::output::note;
 use crate::show;
 use crate::size::show_size;
 
@@ -107,7 +108,7 @@ pub fn print(counts: Counts, json: bool) -> Result<()> {
 /// Reports the files that have shrunk while they were copied. Returns a failure if there are any.
 pub fn say_shrunk(paths: &[PathBuf]) -> Result<()> {
     for path in paths {
-        eprintln!("ubtrfs: {}: its source has shrunk while it was copied", show::bytes(path.as_os_str().as_bytes()));
+        note!("ubtrfs: {}: its source has shrunk while it was copied", show::bytes(path.as_os_str().as_bytes()));
     }
     if paths.is_empty() { Ok(()) } else { Err(Failure::Said(1)) }
 }

@@ -13,6 +13,7 @@ use super::session::{about, edit};
 use crate::args::edit::{Export, Format, Import};
 use crate::args::subvolume::InImage;
 use crate::failure::{Failure, Result};
+use crate::output::note;
 use crate::place::{Image, Opening, Place};
 use crate::report::{Done, Progress};
 use crate::{json, show};
@@ -60,10 +61,10 @@ pub fn export(arguments: &Export) -> Result<()> {
     drop(progress);
     for path in skipped {
         let path = show::bytes(path.path().as_os_str().as_bytes());
-        eprintln!("ubtrfs: {path}: a socket, which no archive can have, is left out");
+        note!("ubtrfs: {path}: a socket, which no archive can have, is left out");
     }
     if arguments.json {
-        eprint!("{}", json::as_json(&Done::from(counts))?);
+        note!("{}", json::as_json(&Done::from(counts))?.trim_end());
     }
     Ok(())
 }

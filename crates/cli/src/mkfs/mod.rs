@@ -36,6 +36,7 @@ use crate::failure::{FAILED, Failure, Result};
 use crate::json;
 use crate::members::check_distinct;
 use crate::output;
+use crate::output::note;
 use crate::report::{self, Done};
 use crate::show;
 use crate::size::show_size;
@@ -86,7 +87,7 @@ pub fn main_as_mkfs_btrfs() -> ExitCode {
                 let _ = error.print();
                 return ExitCode::SUCCESS;
             }
-            eprint!("{}", error.to_string().replacen("error:", "ERROR:", 1));
+            note!("{}", error.to_string().replacen("error:", "ERROR:", 1).trim_end());
             return ExitCode::FAILURE;
         }
     };
@@ -301,9 +302,7 @@ fn apply_features(program: Program, arguments: &args::Mkfs, options: &mut MkfsOp
     if options.block_group_tree && !is_asked_for && !is_possible {
         options.block_group_tree = false;
         if program == Program::MkfsBtrfs {
-            eprintln!(
-                "WARNING: disabling block-group-tree feature due to missing no-holes and free-space-tree features"
-            );
+            note!("WARNING: disabling block-group-tree feature due to missing no-holes and free-space-tree features");
         }
     }
     if options.quotas.is_some() && arguments.populate.rootdir.is_some() {

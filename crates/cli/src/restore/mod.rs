@@ -20,7 +20,7 @@ use crate::device::open_for_reading;
 use crate::failure::{Failure, Result};
 use crate::host::target::Target;
 use crate::json;
-use crate::output::say;
+use crate::output::{note, say};
 use crate::path::{AtEnd, find};
 use crate::place::split_image;
 use source::Source;
@@ -64,7 +64,7 @@ fn copy(
     }
     let target = directory.map(Target::prepare).transpose()?;
     let source = Source::open(paths, devices, arguments)?;
-    eprintln!("ubtrfs: copying {}", source.what);
+    note!("ubtrfs: copying {}", source.what);
     let mut walk = Walk::new(&source, arguments, target);
     let done = match &arguments.path {
         None => walk.tree(source.fs.root()).and_then(|()| walk.lost_inodes()),

@@ -17,7 +17,7 @@ use crate::args;
 use crate::commits;
 use crate::failure::{Failure, Result};
 use crate::host::target::Target;
-use crate::output::say;
+use crate::output::{note, say};
 use crate::trees::Trees;
 
 /// The most files that are copied of one commit; among more, nobody would find a single file.
@@ -49,7 +49,7 @@ pub fn run(
         let older = match Source::open_candidate(devices, state, arguments) {
             Ok(older) => older,
             Err(error) => {
-                eprintln!("ubtrfs: {state}: {error}");
+                note!("ubtrfs: {state}: {error}");
                 is_entire = false;
                 continue;
             }

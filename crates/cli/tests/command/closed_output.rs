@@ -132,3 +132,14 @@ fn a_closed_or_full_output_changes_neither_the_work_nor_the_result() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+#[test]
+fn a_restore_goes_on_if_nobody_reads_its_reports() {
+    let dir = scratch_dir();
+    prepare(dir.path());
+    let mut restore = Command::new(env!("CARGO_BIN_EXE_ubtrfs"));
+    restore.args(["restore", "damaged", "out"]).current_dir(dir.path()).stdin(Stdio::null());
+    let status = restore.stdout(closed_pipe()).stderr(closed_pipe()).status().unwrap();
+    assert_eq!(status.code(), Some(1));
+    assert!(dir.path().join("out/f").exists());
+}
