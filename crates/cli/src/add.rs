@@ -17,7 +17,7 @@ pub fn run(arguments: &DeviceAdd) -> Result<()> {
     let places = with_more(place, &arguments.more);
     devices(&places, Window::default()).add(new, arguments.force, &mut |path, number| {
         let number = number.map_or_else(|| "a device".into(), |number| format!("device {number}"));
-        say_line(&format!("{} is {number} of the volume", path.display()))
+        say_line(&format!("{} is {number} of the volume", path.display()));
     })
 }
 

@@ -45,7 +45,8 @@ fn run_one(place: &BalancePlace, balance: &BalanceItem, how: How) -> Result<()> 
     let progress = on(place, |volume| volume.balance(balance, how.limit, &show));
     drop(line);
     let shown = Shown::of("finished", progress?);
-    say(&if how.json { as_json(&shown)? } else { shown.as_text() })
+    say(&if how.json { as_json(&shown)? } else { shown.as_text() });
+    Ok(())
 }
 
 impl Shown {
@@ -98,5 +99,6 @@ fn status(arguments: &Status) -> Result<()> {
         Some((false, progress)) => Shown::of("paused", progress),
         Some((true, progress)) => Shown::of("running", progress),
     };
-    say(&if arguments.json { as_json(&shown)? } else { shown.as_text() })
+    say(&if arguments.json { as_json(&shown)? } else { shown.as_text() });
+    Ok(())
 }

@@ -19,7 +19,7 @@ use crate::args::{Look, Ls, PathInVolume, Stat};
 use crate::device::{open_for_reading, volume};
 use crate::failure::{Failure, Result};
 use crate::json::{self, Array};
-use crate::output::say;
+use crate::output::{Output, is_lost, say};
 use crate::path::{AtEnd, failure, find};
 use crate::place::Place;
 use crate::show;
@@ -71,12 +71,12 @@ pub fn cat(arguments: &Look) -> Result<()> {
     let Opened { fs, path, _claims } = open(&arguments.place)?;
     let path = &*path;
     let id = find(&fs, path, AtEnd::Follow)?;
-    let mut out = io::stdout().lock();
+    let mut out = Output::new();
     let mut offset = 0;
     loop {
         let data = fs.files().read(id, offset, CHUNK).map_err(|error| failure(path, &error))?;
-        if data.is_empty() {
-            return out.flush().map_err(|error| Failure::output(&error));
+        if data.is_empty() || is_lost() {
+            return Ok(());
         }
         out.write_all(&data).map_err(|error| Failure::output(&error))?;
         offset += data.len() as u64;
@@ -121,7 +121,8 @@ pub fn stat(arguments: &Stat) -> Result<()> {
         let value = fs.inodes().get_xattr(id, &name).map_err(|error| failed(&error))?;
         line("xattr", &format!("{} = \"{}\"", show::bytes(&name), show::bytes(&value)));
     }
-    say(&text)
+    say(&text);
+    Ok(())
 }
 
 /// Describes a file with its extended attributes, for programs.
@@ -142,12 +143,11 @@ pub fn ls(arguments: &Ls) -> Result<()> {
     let Opened { fs, path, _claims } = open(&arguments.place)?;
     let path = &*path;
     let id = find(&fs, path, if arguments.long { AtEnd::Stay } else { AtEnd::Follow })?;
-    let stdout = io::stdout();
-    let out = BufWriter::new(stdout.lock());
+    let out = BufWriter::new(Output::new());
     let mut listing = Listing {
         fs: &fs,
         arguments,
-        terminal: stdout.is_terminal(),
+        terminal: io::stdout().is_terminal(),
         out: if arguments.json { Out::Json(Array::new(out)) } else { Out::Lines(out) },
         damaged: false,
     };
@@ -162,12 +162,12 @@ pub fn ls(arguments: &Ls) -> Result<()> {
 }
 
 /// Where files are listed, and in which form.
-enum Out<'a> {
-    Lines(BufWriter<io::StdoutLock<'a>>),
-    Json(Array<BufWriter<io::StdoutLock<'a>>>),
+enum Out {
+    Lines(BufWriter<Output>),
+    Json(Array<BufWriter<Output>>),
 }
 
-impl Out<'_> {
+impl Out {
     fn finish(&mut self) -> io::Result<()> {
         match self {
             Self::Lines(out) => out.flush(),
@@ -180,7 +180,7 @@ struct Listing<'a> {
     fs: &'a Filesystem,
     arguments: &'a Ls,
     terminal: bool,
-    out: Out<'a>,
+    out: Out,
     /// Something could not be shown.
     damaged: bool,
 }
@@ -192,6 +192,9 @@ impl Listing<'_> {
         let mut seen = std::collections::HashSet::new();
         let mut first = true;
         while let Some((linked, id)) = waiting.pop() {
+            if is_lost() {
+                break;
+            }
             // A directory of a damaged volume may contain itself.
             if !seen.insert(id) {
                 continue;
@@ -244,7 +247,7 @@ impl Listing<'_> {
                     below.push((entry.name.clone(), entry.inode));
                 }
             }
-            if entries.len() < BATCH {
+            if entries.len() < BATCH || is_lost() {
                 return Ok(below);
             }
         }

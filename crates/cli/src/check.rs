@@ -21,7 +21,7 @@ use crate::size::show_size;
 /// The exit status of a check that found faults.
 pub const FAULTY: u8 = 1;
 /// The exit status of a check that could not be made.
-const NOT_CHECKED: u8 = 2;
+pub const NOT_CHECKED: u8 = 2;
 /// How many faults of one kind the text shows.
 const MAX_OF_A_KIND: usize = 10;
 /// How many faults are kept for a repair, which must know all faults before it changes anything.
@@ -45,7 +45,7 @@ fn repair(arguments: &args::Check) -> Result<()> {
         return show(arguments, &checked);
     }
     let plan = RepairPlan::of(before);
-    say(&plan.as_text())?;
+    output::say(&plan.as_text());
     plan.carry_out(arguments)?;
     let after = report_on(arguments, Options::default().keep)?;
     show(arguments, &after)
@@ -99,17 +99,8 @@ fn show(arguments: &args::Check, Checked { report, has_only_copies }: &Checked) 
         let part = arguments.window.as_options();
         let _ = writeln!(text, "'ubtrfs rescue super-recover{part}' puts the primary superblock back from a copy");
     }
-    let said = say(&text);
-    if report.is_clean() {
-        return said;
-    }
-    // Faults were found, even if the reader closed the output before it had read all of it.
-    said.or_else(|failure| if matches!(failure, Failure::OutputClosed) { Ok(()) } else { Err(failure) })?;
-    Err(Failure::Said(FAULTY))
-}
-
-fn say(text: &str) -> Result<()> {
-    output::say(text).map_err(|failure| failure.with_status(NOT_CHECKED))
+    output::say(&text);
+    if report.is_clean() { Ok(()) } else { Err(Failure::Said(FAULTY)) }
 }
 
 /// Whether a warning is about stale free space. `mkfs.btrfs` leaves such remains on sound volumes

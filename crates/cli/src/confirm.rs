@@ -9,15 +9,18 @@ use crate::failure::{Failure, Result};
 /// Asks for confirmation. Fails unless the answer is yes. Without a terminal it fails with an error
 /// that gives the `command` which does the same without a question, for this part of the devices.
 pub fn confirm(question: &str, command: &str, paths: &[PathBuf], window: Window) -> Result<()> {
-    if !io::stdin().is_terminal() {
+    // Somebody who does not see the question can't answer it.
+    let is_asked = || {
+        let mut out = io::stdout();
+        io::stdin().is_terminal() && write!(out, "{question} [y/N] ").and_then(|()| out.flush()).is_ok()
+    };
+    if !is_asked() {
         let devices: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
         let (devices, window) = (devices.join(" "), window.as_options());
         return Err(Failure::new(format!(
             "nobody is there to ask, and nothing was changed: '{command}{window} {devices}' does it"
         )));
     }
-    let mut out = io::stdout();
-    write!(out, "{question} [y/N] ").and_then(|()| out.flush()).map_err(|error| Failure::output(&error))?;
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer).map_err(|error| Failure::about("standard input", &error))?;
     if matches!(answer.trim(), "y" | "Y" | "yes") { Ok(()) } else { Err(Failure::new("nothing was changed")) }

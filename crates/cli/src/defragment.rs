@@ -108,7 +108,7 @@ fn all_below<'a>(
 
 fn file<'a>(arguments: &Defragment, how: &Defragmentation, file: &(dyn Node<'a> + 'a), path: &[u8]) -> Result<()> {
     if arguments.verbose {
-        say_line(&OsStr::from_bytes(path).display().to_string())?;
+        say_line(&OsStr::from_bytes(path).display().to_string());
     }
     file.defragment(how, arguments.flush)
 }

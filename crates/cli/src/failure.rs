@@ -3,7 +3,6 @@
 
 use std::error::Error;
 use std::io::{self, Write};
-use std::process::ExitCode;
 
 use ubtrfs_errors::sentence;
 
@@ -17,15 +16,13 @@ pub enum Failure {
     Sentence(String, u8),
     /// Everything has been reported; only the exit status is left.
     Said(u8),
-    /// The reader of our output closed it (`EPIPE`), which is no failure of ours.
-    OutputClosed,
 }
 
 /// The result of a command.
 pub type Result<T> = std::result::Result<T, Failure>;
 
 /// The exit status of most failures.
-const FAILED: u8 = 1;
+pub const FAILED: u8 = 1;
 /// The exit status if a comparison or merge could not be made, as of diff(1), where status 1 means
 /// that differences were found.
 pub const TROUBLE: u8 = 2;
@@ -51,7 +48,6 @@ impl Failure {
         match self {
             Self::Sentence(sentence, _) => Self::Sentence(sentence, status),
             Self::Said(_) => Self::Said(status),
-            Self::OutputClosed => Self::OutputClosed,
         }
     }
 
@@ -70,29 +66,24 @@ impl Failure {
 
     /// Returns the failure for an error that occurred while the output was written.
     pub fn output(error: &io::Error) -> Self {
-        if error.kind() == io::ErrorKind::BrokenPipe {
-            Self::OutputClosed
-        } else {
-            Self::about("standard output", error)
-        }
+        Self::about("standard output", error)
     }
 
     /// Prints the sentence, and returns the exit status.
-    pub fn report(self) -> ExitCode {
+    pub fn report(self) -> u8 {
         self.report_as("ubtrfs")
     }
 
     /// Prints the sentence after `begin`, and returns the exit status.
-    pub fn report_as(self, begin: &str) -> ExitCode {
+    pub fn report_as(self, begin: &str) -> u8 {
         match self {
             Self::Sentence(sentence, status) => {
                 // The sentence may contain text of a mount's server or of a volume.
                 let lines: Vec<String> = sentence.split('\n').map(harmless).collect();
                 let _ = writeln!(io::stderr(), "{begin}: {}", lines.join("\n"));
-                status.into()
+                status
             }
-            Self::Said(status) => status.into(),
-            Self::OutputClosed => ExitCode::SUCCESS,
+            Self::Said(status) => status,
         }
     }
 }
@@ -111,14 +102,10 @@ pub fn with_advice(error: &(dyn Error + 'static)) -> String {
 pub fn each<T>(places: impl IntoIterator<Item = T>, mut what: impl FnMut(T) -> Result<()>) -> Result<()> {
     let mut failed = None;
     for place in places {
-        match what(place) {
-            Err(Failure::OutputClosed) => return Err(Failure::OutputClosed),
-            Err(failure) => {
-                if let Some(before) = failed.replace(failure) {
-                    let _ = Failure::report(before);
-                }
-            }
-            Ok(()) => {}
+        if let Err(failure) = what(place)
+            && let Some(before) = failed.replace(failure)
+        {
+            let _ = Failure::report(before);
         }
     }
     failed.map_or(Ok(()), Err)

@@ -13,6 +13,7 @@ use crate::args::{Check, Window};
 use crate::check;
 use crate::device::{about_volume_within, open_for_reading};
 use crate::failure::{Failure, Result};
+use crate::output;
 use crate::trees::{Trees, name};
 
 /// Exit statuses of fsck(8): faults were corrected; faults are left; the check failed; wrong usage.
@@ -73,8 +74,9 @@ pub fn main() -> ExitCode {
     };
     let checked = if arguments.automatic && !arguments.force { quick(&arguments) } else { full(&arguments) };
     match checked {
-        Ok(status) => status.into(),
-        Err(failure) => failure.report(),
+        Ok(0) => output::end(Ok(()), FAILED),
+        Ok(status) => output::end(Err(Failure::Said(status)), FAILED),
+        Err(failure) => output::end(Err(failure), FAILED),
     }
 }
 
@@ -107,7 +109,7 @@ fn quick(arguments: &Arguments) -> Result<u8> {
             count += 1;
         }
     }
-    println!("{shown}: the superblock and the roots of {count} trees are good (-f checks everything)");
+    output::say(&format!("{shown}: the superblock and the roots of {count} trees are good (-f checks everything)"));
     Ok(0)
 }
 

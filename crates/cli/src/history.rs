@@ -54,7 +54,8 @@ pub fn run(arguments: &args::History) -> Result<()> {
             }
         }
     };
-    say(&text)
+    say(&text);
+    Ok(())
 }
 
 fn origin(commit: &Commit) -> &'static str {

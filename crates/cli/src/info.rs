@@ -94,7 +94,8 @@ pub fn run(arguments: &args::Info) -> Result<()> {
         && Volume::superblock_of(&**device).is_none()
         && let Ok(Some(partitions)) = Partitions::of(path)
     {
-        return say(&if arguments.json { as_json(&partitions)? } else { partitions.as_text() });
+        say(&if arguments.json { as_json(&partitions)? } else { partitions.as_text() });
+        return Ok(());
     }
     let failed = |error| about_volume_within(&paths, arguments.window, &error);
     let (opened, missing) = match Volume::open(devices.clone(), OpenOptions { read_only: true }) {
@@ -113,7 +114,7 @@ pub fn run(arguments: &args::Info) -> Result<()> {
             None => return Err(away.unwrap_or(failure)),
         },
     };
-    say(&if arguments.json { as_json(&info)? } else { as_text(&info) })?;
+    say(&if arguments.json { as_json(&info)? } else { as_text(&info) });
     away.or(failure).map_or(Ok(()), Err)
 }
 

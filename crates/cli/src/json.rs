@@ -14,7 +14,8 @@ use crate::{output, show};
 
 /// Prints a value.
 pub fn print(what: &impl Serialize) -> Result<()> {
-    output::say(&as_json(what)?)
+    output::say(&as_json(what)?);
+    Ok(())
 }
 
 /// Returns the text of a value, as [`print()`] writes it.

@@ -20,7 +20,10 @@ pub fn run(arguments: &args::Label) -> Result<()> {
     }
     let volume = devices(&with_more(&arguments.place, &arguments.devices), arguments.window);
     match new {
-        None => say(&(show::bytes(&volume.label()?) + "\n")),
+        None => {
+            say(&(show::bytes(&volume.label()?) + "\n"));
+            Ok(())
+        }
         Some(label) => volume.set_label(label),
     }
 }

@@ -1,5 +1,7 @@
 //! The ubtrfs command.
 
+#![warn(clippy::print_stdout, clippy::print_stderr, reason = "say() and note!() do not panic")]
+
 mod about_volume;
 mod add;
 mod advice;
@@ -93,7 +95,7 @@ fn main() -> ExitCode {
     match name.as_deref().and_then(|name| Path::new(name).file_name()).and_then(|name| name.to_str()) {
         Some("fsck.ubtrfs" | "fsck.fuse.ubtrfs") => return fsck::main(),
         Some("mkfs.btrfs") => return mkfs::main_as_mkfs_btrfs(),
-        Some("mkfs.ubtrfs") => return finish(mkfs::run(&MkfsAlone::parse().mkfs)),
+        Some("mkfs.ubtrfs") => return output::end(mkfs::run(&MkfsAlone::parse().mkfs), failure::FAILED),
         _ => {}
     }
     let words = args::filesystem::with_algorithms_apart(std::env::args_os());
@@ -140,12 +142,11 @@ fn main() -> ExitCode {
         Command::Generate(arguments) => generate::run(arguments),
         Command::AskAs(arguments) => control::answer_as(arguments),
     };
-    finish(done)
-}
-
-fn finish(done: failure::Result<()>) -> ExitCode {
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
-    }
+    // These commands have a status of their own for what they have found.
+    let unwritten = match &arguments.command {
+        Command::Check(_) => check::NOT_CHECKED,
+        Command::Diff(_) | Command::Merge(_) => failure::TROUBLE,
+        _ => failure::FAILED,
+    };
+    output::end(done, unwritten)
 }

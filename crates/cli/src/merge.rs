@@ -10,6 +10,7 @@ use ubtrfs_server::merge_records::MergeRecord;
 use crate::args;
 use crate::failure::{Failure, Result, TROUBLE};
 use crate::json::{Array, name};
+use crate::output::Output;
 use crate::place::Opening;
 use crate::show;
 use crate::volume_at::{WantedMerge, open_together};
@@ -82,7 +83,7 @@ fn explained(arguments: &args::Merge, errno: Errno) -> Option<String> {
 
 fn show(arguments: &args::Merge, merged: &[MergeRecord]) -> io::Result<()> {
     let is_terminal = io::stdout().is_terminal();
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut out = io::BufWriter::new(Output::new());
     if arguments.json {
         let mut array = Array::new(&mut out);
         merged.iter().try_for_each(|record| array.push(&described(record)))?;

@@ -32,12 +32,15 @@ pub fn run(arguments: &DeviceRemove) -> Result<()> {
     let done = volume.remove(&names, arguments.limit, &mut |number, name| {
         removed.push(Removed { device: number.map_or(0, |number| number.0), name: name.to_owned() });
     });
-    say_removed(arguments, &removed).and(done)
+    say_removed(arguments, &removed)?;
+    done
 }
 
 fn say_removed(arguments: &DeviceRemove, removed: &[Removed]) -> Result<()> {
     if arguments.json {
-        return say(&as_json(&removed)?);
+        say(&as_json(&removed)?);
+        return Ok(());
     }
-    removed.iter().try_for_each(|Removed { name, .. }| say(&format!("{name} is no device of the volume any more\n")))
+    removed.iter().for_each(|Removed { name, .. }| say(&format!("{name} is no device of the volume any more\n")));
+    Ok(())
 }

@@ -75,7 +75,8 @@ fn with_progress(run: impl FnOnce(&dyn Fn(&Replaced)) -> Result<Replaced>) -> Re
 
 fn say_replaced(found: &Replaced, json: bool) -> Result<()> {
     let shown = Shown::of(found);
-    say(&if json { as_json(&shown)? } else { shown.as_text() })
+    say(&if json { as_json(&shown)? } else { shown.as_text() });
+    Ok(())
 }
 
 impl Shown {

@@ -13,7 +13,7 @@ use ubtrfs_image::{Counts, Job};
 
 use crate::failure::{Failure, Result};
 use crate::json;
-use crate::output;
+use crate::output::note;
 use crate::show;
 use crate::size::show_size;
 
@@ -102,13 +102,13 @@ impl From<Counts> for Done {
 
 /// Prints the counts, if `json` is set.
 pub fn print(counts: Counts, json: bool) -> Result<()> {
-    if json { output::say(&json::as_json(&Done::from(counts))?) } else { Ok(()) }
+    if json { json::print(&Done::from(counts)) } else { Ok(()) }
 }
 
 /// Reports the files that have shrunk while they were copied. Returns a failure if there are any.
 pub fn say_shrunk(paths: &[PathBuf]) -> Result<()> {
     for path in paths {
-        eprintln!("ubtrfs: {}: its source has shrunk while it was copied", show::bytes(path.as_os_str().as_bytes()));
+        note!("ubtrfs: {}: its source has shrunk while it was copied", show::bytes(path.as_os_str().as_bytes()));
     }
     if paths.is_empty() { Ok(()) } else { Err(Failure::Said(1)) }
 }

@@ -37,9 +37,10 @@ fn zero_log(arguments: &args::ZeroLog) -> Result<()> {
     let mut superblock = volume.superblocks().current();
     let shown = paths.first().map(|path| path.display().to_string()).unwrap_or_default();
     if superblock.log_root.0 == 0 {
-        return say(&format!("{shown}: there is no log; nothing was changed\n"));
+        say(&format!("{shown}: there is no log; nothing was changed\n"));
+        return Ok(());
     }
-    say(&Held::read(&volume).as_text(&shown))?;
+    say(&Held::read(&volume).as_text(&shown));
     if !arguments.yes {
         confirm("Give this up?", "ubtrfs rescue zero-log --yes", paths, arguments.window)?;
     }
@@ -49,7 +50,8 @@ fn zero_log(arguments: &args::ZeroLog) -> Result<()> {
     let (data, nodes) = (volume.writer().wait_all([]).map_err(failed)?, volume.writer().wait_all([]).map_err(failed)?);
     let flushed = volume.writer().flush(data, nodes).map_err(failed)?;
     let _published = volume.superblocks().write(&superblock, Copies::All, flushed).map_err(failed)?;
-    say(&format!("{shown}: the log is gone; the volume is as of commit {}\n", superblock.generation))
+    say(&format!("{shown}: the log is gone; the volume is as of commit {}\n", superblock.generation));
+    Ok(())
 }
 
 /// Restores primary superblocks from their copies.
@@ -73,7 +75,8 @@ fn super_recover(arguments: &args::SuperRecover) -> Result<()> {
         }
     }
     if bad.is_empty() {
-        return say("all primary superblocks are good; nothing was changed\n");
+        say("all primary superblocks are good; nothing was changed\n");
+        return Ok(());
     }
     // The restored superblock must refer to a volume.
     let newest = Volume::candidates(devices).into_iter().next().ok_or_else(|| failed(&VolumeError::NotBtrfs))?;
@@ -87,14 +90,14 @@ fn super_recover(arguments: &args::SuperRecover) -> Result<()> {
             copy.generation,
             show::bytes(copy.label_bytes()),
             copy.fsid
-        ))?;
+        ));
     }
     if !arguments.yes {
         confirm("Write the copy over the primary?", "ubtrfs rescue super-recover --yes", paths, arguments.window)?;
     }
     for (path, device, copy) in bad {
         Volume::restore_primary(&**device, &copy).map_err(|error| failed(&error))?;
-        say(&format!("{}: the primary superblock is that of commit {} again\n", path.display(), copy.generation))?;
+        say(&format!("{}: the primary superblock is that of commit {} again\n", path.display(), copy.generation));
     }
     Ok(())
 }

@@ -29,9 +29,11 @@ pub fn run(arguments: &Resize) -> Result<()> {
     let (device, size) = parse(&arguments.size)?;
     let (bytes_before, bytes) = volume.resize(device, size, &arguments.size, arguments.limit)?;
     if arguments.json {
-        return say(&as_json(&Resized { device: device.0, bytes_before, bytes })?);
+        say(&as_json(&Resized { device: device.0, bytes_before, bytes })?);
+        return Ok(());
     }
-    say(&format!("device {device} has {} now, and had {}\n", show_size(bytes), show_size(bytes_before)))
+    say(&format!("device {device} has {} now, and had {}\n", show_size(bytes), show_size(bytes_before)));
+    Ok(())
 }
 
 /// Parses the device and its size. Without a device, device 1 is meant.

@@ -71,9 +71,9 @@ fn run_one(arguments: &ScrubStart, resume: bool) -> Result<()> {
     let wanted = WantedScrub { read_only: arguments.readonly, limit: arguments.limit, resume };
     let found = devices(&arguments.places, arguments.window).scrub(&wanted)?;
     if arguments.json {
-        output::say(&json::as_json(&found)?)?;
+        output::say(&json::as_json(&found)?);
     } else {
-        found.iter().try_for_each(|found| output::say(&found.as_text()))?;
+        found.iter().for_each(|found| output::say(&found.as_text()));
     }
     let copies: u64 = found.iter().map(|found| found.uncorrectable).sum();
     if copies > 0 {
@@ -102,14 +102,17 @@ fn status(arguments: &ScrubStatus) -> Result<()> {
         if arguments.json {
             let started = started.and_then(json::seconds);
             let shown = |found| Shown { state: "running", started: started.clone(), ended: None, found };
-            return output::say(&json::as_json(&running.into_iter().map(shown).collect::<Vec<_>>())?);
+            output::say(&json::as_json(&running.into_iter().map(shown).collect::<Vec<_>>())?);
+            return Ok(());
         }
-        return running.iter().try_for_each(|found| output::say(&format!("{} so far", found.as_text())));
+        running.iter().for_each(|found| output::say(&format!("{} so far", found.as_text())));
+        return Ok(());
     }
     let Some(Record { state, started, ended, devices }) = record else {
         let none: [Shown; 0] = [];
         let text = "no scrub is running, and none is known";
-        return output::say(&if arguments.json { json::as_json(&none)? } else { text.to_owned() });
+        output::say(&if arguments.json { json::as_json(&none)? } else { text.to_owned() });
+        return Ok(());
     };
     let state = match state {
         ScrubState::Running => "interrupted",
@@ -120,13 +123,15 @@ fn status(arguments: &ScrubStatus) -> Result<()> {
     if arguments.json {
         let (started, ended) = (json::seconds(started), ended.and_then(json::seconds));
         let shown = |found| Shown { state, started: started.clone(), ended: ended.clone(), found };
-        return output::say(&json::as_json(&devices.into_iter().map(shown).collect::<Vec<_>>())?);
+        output::say(&json::as_json(&devices.into_iter().map(shown).collect::<Vec<_>>())?);
+        return Ok(());
     }
     let time = |seconds| show::seconds(Timespec { sec: seconds, nsec: 0 });
     let after = ended.map(|ended| Duration::from_secs(ended.saturating_sub(started)).as_secs());
     let after = after.map_or_else(String::new, |seconds| format!(" after {}", hours(seconds)));
-    output::say(&format!("no scrub is running; the last one began {} and {}{after}", time(started), as_verb(state)))?;
-    devices.iter().try_for_each(|found| output::say(&found.as_text()))
+    output::say(&format!("no scrub is running; the last one began {} and {}{after}", time(started), as_verb(state)));
+    devices.iter().for_each(|found| output::say(&found.as_text()));
+    Ok(())
 }
 
 /// Returns the verb for how a scrub ended.

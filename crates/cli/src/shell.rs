@@ -18,6 +18,7 @@ use ubtrfs_volume::{absolute_name, is_remote};
 
 use crate::args;
 use crate::failure::{Failure, Result};
+use crate::output::note;
 
 /// A shell returns this number plus that of the signal for a program that a signal ended.
 const ENDED_BY_SIGNAL: i32 = 128;
@@ -88,7 +89,7 @@ fn inside(arguments: &args::Shell) -> Result<()> {
     let directory = directory.keep();
     let done = in_mount(arguments, &directory);
     if let Err(error) = std::fs::remove_dir(&directory) {
-        eprintln!("ubtrfs: {} stays: {error}", directory.display());
+        note!("ubtrfs: {} stays: {error}", directory.display());
     }
     let status = done?;
     match status.code().or_else(|| status.signal().map(|signal| ENDED_BY_SIGNAL + signal)) {
@@ -115,7 +116,7 @@ fn in_mount(arguments: &args::Shell, directory: &Path) -> Result<ExitStatus> {
         // Processes that the command has left running keep the mount in use; the server ends with
         // the last of them.
         unmount(directory, Unmount::Lazy).map_err(|error| Failure::about(directory.display(), &error))?;
-        eprintln!("ubtrfs: the volume stays in use until what the command has left running ends");
+        note!("ubtrfs: the volume stays in use until what the command has left running ends");
         return Err(failure);
     }
     done

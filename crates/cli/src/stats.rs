@@ -21,11 +21,13 @@ pub fn run(arguments: &args::Stats) -> Result<()> {
         serde_json::from_slice(&answer).map_err(|error| Failure::about(path.display(), &error))?;
     if arguments.json {
         with_times(&mut report);
-        return say(&format!("{report}\n"));
+        say(&format!("{report}\n"));
+        return Ok(());
     }
     let mut text = String::new();
     list(&mut text, "", &report);
-    say(&text)
+    say(&text);
+    Ok(())
 }
 
 /// Writes the times of a report as all commands do.

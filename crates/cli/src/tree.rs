@@ -1,6 +1,6 @@
 //! `ubtrfs tree`: lists the items of a volume's trees, one in a line.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::sync::Arc;
 
 use ubtrfs_errors::sentence;
@@ -12,6 +12,7 @@ use crate::args;
 use crate::describe;
 use crate::device::{open_for_reading, volume};
 use crate::failure::{Failure, Result};
+use crate::output::{Output, is_lost};
 use crate::trees::{Trees, name, parse_id};
 
 /// `ubtrfs tree`
@@ -20,24 +21,15 @@ pub fn run(arguments: &args::Tree) -> Result<()> {
     let reading = open_for_reading(&arguments.devices, arguments.window)?;
     let volume = volume(&arguments.devices, arguments.window, reading.devices)?;
     let trees = Trees::new(&Arc::clone(&volume));
-    let mut dump = Dump {
-        out: BufWriter::new(io::stdout().lock()),
-        superblock: trees.superblock().clone(),
-        failed: None,
-        damaged: false,
-    };
+    let mut dump = Dump { out: BufWriter::new(Output::new()), superblock: trees.superblock().clone(), damaged: false };
     match wanted {
         Some(id) => one(&trees, id, &mut dump)?,
         None => all(&trees, &mut dump),
     }
-    let flushed = dump.out.flush();
-    if let Some(error) = dump.failed.or(flushed.err()) {
-        return Err(Failure::output(&error));
-    }
     if dump.damaged { Err(Failure::new("some blocks could not be read")) } else { Ok(()) }
 }
 
-fn one(trees: &Trees, id: TreeId, dump: &mut Dump<'_>) -> Result<()> {
+fn one(trees: &Trees, id: TreeId, dump: &mut Dump) -> Result<()> {
     let tree = match id {
         TreeId::ROOT => trees.root_tree(),
         TreeId::CHUNK => trees.chunk_tree(),
@@ -57,7 +49,7 @@ fn one(trees: &Trees, id: TreeId, dump: &mut Dump<'_>) -> Result<()> {
     Ok(())
 }
 
-fn all(trees: &Trees, dump: &mut Dump<'_>) {
+fn all(trees: &Trees, dump: &mut Dump) {
     dump.tree(&name(TreeId::ROOT), &trees.root_tree());
     dump.tree(&name(TreeId::CHUNK), &trees.chunk_tree());
     each_root(&trees.root_tree(), dump, |dump, key, item| {
@@ -67,7 +59,7 @@ fn all(trees: &Trees, dump: &mut Dump<'_>) {
     logs(trees, dump);
 }
 
-fn logs(trees: &Trees, dump: &mut Dump<'_>) {
+fn logs(trees: &Trees, dump: &mut Dump) {
     let Some(roots) = trees.log_root_tree() else { return };
     dump.tree("log roots", &roots);
     each_root(&roots, dump, |dump, key, item| {
@@ -77,7 +69,7 @@ fn logs(trees: &Trees, dump: &mut Dump<'_>) {
 
 /// Visits the root items of a tree. Blocks that can't be read were reported when the tree was
 /// shown.
-fn each_root(roots: &Snapshot, dump: &mut Dump<'_>, mut visit: impl FnMut(&mut Dump<'_>, Key, &RootItem)) {
+fn each_root(roots: &Snapshot, dump: &mut Dump, mut visit: impl FnMut(&mut Dump, Key, &RootItem)) {
     roots.walk(&mut |_, block| {
         if let Ok(Node::Leaf(leaf)) = block.map_err(|_| ()).and_then(|block| block.node().map_err(|_| ())) {
             for (key, data) in leaf.iter().filter(|(key, _)| key.item_type == ItemType::ROOT_ITEM) {
@@ -86,26 +78,29 @@ fn each_root(roots: &Snapshot, dump: &mut Dump<'_>, mut visit: impl FnMut(&mut D
                 }
             }
         }
-        dump.next()
+        next()
     });
 }
 
-struct Dump<'a> {
-    out: BufWriter<io::StdoutLock<'a>>,
+/// Whether a walk goes on: not if nobody reads what it shows.
+fn next() -> Walk {
+    if is_lost() { Walk::Stop } else { Walk::Descend }
+}
+
+struct Dump {
+    out: BufWriter<Output>,
     superblock: Superblock,
-    /// Why no more can be written.
-    failed: Option<io::Error>,
     /// A block could not be read.
     damaged: bool,
 }
 
-impl Dump<'_> {
+impl Dump {
     fn tree(&mut self, name: &str, tree: &Snapshot) {
         let root = tree.root();
         self.line(&format!("{name}: root at {} level {} generation {}", root.bytenr, root.level, root.generation));
         tree.walk(&mut |at, block| {
             self.node(at, block.as_ref().copied());
-            self.next()
+            next()
         });
     }
 
@@ -135,13 +130,7 @@ impl Dump<'_> {
         }
     }
 
-    fn next(&self) -> Walk {
-        if self.failed.is_some() { Walk::Stop } else { Walk::Descend }
-    }
-
     fn line(&mut self, text: &str) {
-        if self.failed.is_none() {
-            self.failed = writeln!(self.out, "{}", text.trim_end()).err();
-        }
+        let _ = writeln!(self.out, "{}", text.trim_end());
     }
 }

@@ -19,6 +19,7 @@ use crate::control;
 use crate::failure::{Failure, Result};
 use crate::holders::users;
 use crate::mount_table::{self, Mounted};
+use crate::output::note;
 use crate::server_process::Servers;
 use crate::trust::is_trusted;
 
@@ -118,10 +119,7 @@ impl Target {
     /// the mount get errors anyway.
     fn clear(&self) -> Result<()> {
         self.unmount(Unmount::Lazy)?;
-        eprintln!(
-            "ubtrfs: the server of {} had died: what was neither synced nor committed is lost",
-            self.path.display()
-        );
+        note!("ubtrfs: the server of {} had died: what was neither synced nor committed is lost", self.path.display());
         Ok(())
     }
 
@@ -134,7 +132,7 @@ impl Target {
         let shown = self.path.display();
         if mount_table::points_of(self.mounted.device)?.len() > 1 {
             self.unmount(Unmount::Lazy)?;
-            eprintln!("ubtrfs: the volume is still mounted elsewhere; programs that use {shown} go on");
+            note!("ubtrfs: the volume is still mounted elsewhere; programs that use {shown} go on");
             return Ok(());
         }
         let (sender, receiver) = channel();
@@ -196,7 +194,7 @@ fn wait(path: &Path, servers: &Servers, limit: Duration) -> Result<()> {
         return Ok(());
     }
     if limit > TIMEOUT {
-        eprintln!(
+        note!(
             "ubtrfs: waiting for the server of {} to end (it may still be writing, or be mounted elsewhere)",
             path.display()
         );

@@ -1,7 +1,6 @@
 //! `ubtrfs stats --watch`: shows the activity of a mount, second by second.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,7 +9,8 @@ use rustix::io::Errno;
 use ubtrfs_server::control::Report;
 
 use crate::control::{failure, report};
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
+use crate::output::{is_lost, say};
 use crate::size::show_size;
 
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -35,8 +35,10 @@ pub fn watch(path: &Path, count: Option<u64>) -> Result<()> {
         since = Instant::now();
         let head = if number % PAGE == 0 { head() } else { String::new() };
         let text = head + &line(&before, &now, elapsed, resident(now.pid));
-        let mut out = io::stdout().lock();
-        out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| Failure::output(&error))?;
+        say(&text);
+        if is_lost() {
+            break;
+        }
         before = now;
     }
     Ok(())

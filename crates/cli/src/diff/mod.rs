@@ -4,7 +4,7 @@ mod json;
 mod lines;
 mod output;
 
-use std::io::{self, BufWriter};
+use std::io::BufWriter;
 
 use ubtrfs::{ChangedAttribute, FileChange, WhatChanged};
 use ubtrfs_format::Generation;
@@ -15,6 +15,7 @@ use crate::args::Diff;
 use crate::args::subvolume::InImage;
 use crate::failure::{Failure, Result, TROUBLE};
 use crate::json::Array;
+use crate::output::Output;
 use crate::place::Opening;
 use crate::volume_at::{Named, open_together};
 
@@ -43,7 +44,7 @@ fn compare(arguments: &Diff) -> Result<bool> {
         }
         _ => return Err(Failure::new("a subvolume is needed")),
     };
-    let out = BufWriter::new(io::stdout().lock());
+    let out = BufWriter::new(Output::new());
     let mut output: Box<dyn output::Output> =
         if arguments.json { Box::new(Array::new(out)) } else { Box::new(lines::Lines::new(out, arguments)) };
     let (mut differ, mut written) = (false, Ok(()));

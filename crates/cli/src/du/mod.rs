@@ -15,6 +15,7 @@ use ubtrfs_image::{Error, add_name};
 
 use crate::args::filesystem::Du;
 use crate::failure::{Failure, Result, each};
+use crate::output::is_lost;
 use crate::place::Opening;
 use crate::volume_at::{BoxedNode, Kind, Node, open_file};
 use output::{Format, Output};
@@ -24,7 +25,7 @@ use used::Used;
 /// `ubtrfs filesystem du`
 pub fn run(arguments: &Du) -> Result<()> {
     let format = if arguments.json { Format::Json { is_empty: true } } else { Format::Table(arguments.units.unit()) };
-    let mut output = Output::new(format)?;
+    let mut output = Output::new(format);
     let done = each(&arguments.places, |word| {
         let named = open_file(word, &arguments.image, Opening::READING)?;
         let path = named.path();
@@ -32,7 +33,8 @@ pub fn run(arguments: &Du) -> Result<()> {
         let walk = Walk { output: &mut output, summarize: arguments.summarize, failed: None };
         walk.all(word.as_bytes(), named.volume.node(path)?)
     });
-    output.finish().and(done)
+    output.finish();
+    done
 }
 
 /// A walk through the file or directory of one argument.
@@ -60,7 +62,7 @@ impl Walk<'_> {
                 // For a single file btrfs-progs count a shared extent as often as the file refers
                 // to it.
                 used.set_shared = Some(used.shared);
-                self.output.row(name, &used)?;
+                self.output.row(name, &used);
             }
             Kind::Other => {}
         }
@@ -75,6 +77,9 @@ impl Walk<'_> {
         let mut path = name.to_vec();
         let mut frames = vec![frame(path.len(), top.entries()?)];
         while let Some(dir) = frames.last_mut() {
+            if is_lost() {
+                break;
+            }
             path.truncate(dir.end);
             if let Some((name, mut node)) = dir.left.next() {
                 add_name(&mut path, &name);
@@ -91,7 +96,7 @@ impl Walk<'_> {
                         match file(&*node, Some(&mut set)) {
                             Ok(used) => {
                                 dir.used.add(&used);
-                                self.row_below(&path, &used)?;
+                                self.row_below(&path, &used);
                             }
                             Err(failure) => self.complain(failure),
                         }
@@ -104,16 +109,18 @@ impl Walk<'_> {
             let Some(done) = frames.pop() else { break };
             if let Some(above) = frames.last_mut() {
                 above.used.add(&done.used);
-                self.row_below(&path, &done.used)?;
+                self.row_below(&path, &done.used);
             } else {
-                self.output.row(name, &Used { set_shared: Some(set.bytes()), ..done.used })?;
+                self.output.row(name, &Used { set_shared: Some(set.bytes()), ..done.used });
             }
         }
         Ok(())
     }
 
-    fn row_below(&mut self, path: &[u8], used: &Used) -> Result<()> {
-        if self.summarize { Ok(()) } else { self.output.row(path, used) }
+    fn row_below(&mut self, path: &[u8], used: &Used) {
+        if !self.summarize {
+            self.output.row(path, used);
+        }
     }
 
     fn complain(&mut self, failure: Failure) {

@@ -1,18 +1,18 @@
 //! The output of `du`: a table as btrfs-progs print it, or JSON.
 
-use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 
 use serde_json::json;
 
 use super::used::Used;
-use crate::failure::{Failure, Result};
 use crate::json;
+use crate::output;
 use crate::show;
 use crate::size::Unit;
 
 /// Prints the usage of files and directories.
 pub struct Output {
-    out: BufWriter<StdoutLock<'static>>,
+    out: BufWriter<output::Output>,
     is_terminal: bool,
     format: Format,
 }
@@ -27,19 +27,17 @@ pub enum Format {
 
 impl Output {
     /// Begins the output.
-    pub fn new(format: Format) -> Result<Self> {
-        let stdout = io::stdout();
-        let is_terminal = stdout.is_terminal();
-        let mut output = Self { out: BufWriter::new(stdout.lock()), is_terminal, format };
+    pub fn new(format: Format) -> Self {
+        let is_terminal = io::stdout().is_terminal();
+        let mut output = Self { out: BufWriter::new(output::Output::new()), is_terminal, format };
         if matches!(output.format, Format::Table(_)) {
-            output
-                .write(format!("{:>10}  {:>10}  {:>10}  Filename\n", "Total", "Exclusive", "Set shared").as_bytes())?;
+            output.write(format!("{:>10}  {:>10}  {:>10}  Filename\n", "Total", "Exclusive", "Set shared").as_bytes());
         }
-        Ok(output)
+        output
     }
 
     /// Prints the usage of a path.
-    pub fn row(&mut self, path: &[u8], used: &Used) -> Result<()> {
+    pub fn row(&mut self, path: &[u8], used: &Used) {
         let (total, exclusive) = (used.total, used.exclusive());
         let line = match &mut self.format {
             Format::Table(unit) => {
@@ -62,18 +60,18 @@ impl Output {
                 format!("{separator}{row}").into_bytes()
             }
         };
-        self.write(&line)
+        self.write(&line);
     }
 
     /// Ends the output.
-    pub fn finish(mut self) -> Result<()> {
+    pub fn finish(mut self) {
         if let Format::Json { is_empty } = self.format {
-            self.write(if is_empty { b"[]\n" } else { b"\n]\n" })?;
+            self.write(if is_empty { b"[]\n" } else { b"\n]\n" });
         }
-        self.out.flush().map_err(|error| Failure::output(&error))
+        let _ = self.out.flush();
     }
 
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.out.write_all(bytes).map_err(|error| Failure::output(&error))
+    fn write(&mut self, bytes: &[u8]) {
+        let _ = self.out.write_all(bytes);
     }
 }

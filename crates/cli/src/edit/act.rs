@@ -14,6 +14,7 @@ use crate::args::in_volume::InVolume;
 use crate::failure::{Failure, Result};
 use crate::host::destination::is_content;
 use crate::host::sources::Sources;
+use crate::output::note;
 use crate::show;
 
 /// Carries out a command.
@@ -141,7 +142,7 @@ fn copy(
         let files = outside.into_iter().map(file).collect::<Result<_>>()?;
         let copied = editor.copy(&source, files, &to, options, job);
         for path in source.left_out.take() {
-            eprintln!("ubtrfs: {}: it is the image itself, and left out", show::bytes(path.as_os_str().as_bytes()));
+            note!("ubtrfs: {}: it is the image itself, and left out", show::bytes(path.as_os_str().as_bytes()));
         }
         copied
     };

@@ -13,6 +13,7 @@ use super::session::{about, edit};
 use crate::args::edit::{Export, Format, Import};
 use crate::args::subvolume::InImage;
 use crate::failure::{Failure, Result};
+use crate::output::note;
 use crate::place::{Image, Opening, Place};
 use crate::report::{Done, Progress};
 use crate::{json, show};
@@ -49,19 +50,21 @@ pub fn export(arguments: &Export) -> Result<()> {
         }
         Format::Composefs => dump(&opened.fs, file, arguments.digests, out, &mut job).map(|()| Vec::new()),
     };
-    let skipped = written.map_err(|error| match &error {
-        Error::Outside { source, .. } if source.kind() == io::ErrorKind::BrokenPipe => Failure::output(source),
-        _ => about(&error),
-    })?;
+    let skipped = match written {
+        Ok(skipped) => skipped,
+        // The reader wants no more of the archive.
+        Err(Error::Outside { source, .. }) if source.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+        Err(error) => return Err(about(&error)),
+    };
     let counts = job.counts();
     drop(job);
     drop(progress);
     for path in skipped {
         let path = show::bytes(path.path().as_os_str().as_bytes());
-        eprintln!("ubtrfs: {path}: a socket, which no archive can have, is left out");
+        note!("ubtrfs: {path}: a socket, which no archive can have, is left out");
     }
     if arguments.json {
-        eprint!("{}", json::as_json(&Done::from(counts))?);
+        note!("{}", json::as_json(&Done::from(counts))?.trim_end());
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! The table of features that mkfs.btrfs has names for: how each is turned on and off, which
 //! kernels support it, and its names.
 
-use std::io::Write;
+use std::fmt::Write;
 
 use ubtrfs_mkfs::{MkfsOptions, Quotas};
 
@@ -166,21 +166,20 @@ pub fn offered() -> Vec<&'static str> {
 }
 
 /// Prints the list of features.
-pub fn list() -> Result<()> {
-    let mut shown = Vec::new();
-    let failed = |error: std::io::Error| Failure::output(&error);
-    writeln!(shown, "Features of the format that -O takes:").map_err(failed)?;
+pub fn list() {
+    let mut shown = String::new();
+    let _ = writeln!(shown, "Features of the format that -O takes:");
     for feature in &FEATURES {
         if let Some(alias) = feature.alias {
-            writeln!(shown, "{alias:<19} - short for {}", feature.name).map_err(failed)?;
+            let _ = writeln!(shown, "{alias:<19} - short for {}", feature.name);
         }
         let since = [("safe", feature.safe), ("default", feature.default)];
         let since =
             since.into_iter().filter_map(|(what, version)| version.map(|version| format!(", {what}={version}")));
         let (name, about, compat) = (feature.name, feature.about, feature.compat);
-        writeln!(shown, "{name:<19} - {about} (compat={compat}{})", since.collect::<String>()).map_err(failed)?;
+        let _ = writeln!(shown, "{name:<19} - {about} (compat={compat}{})", since.collect::<String>());
     }
-    output::say(String::from_utf8_lossy(&shown).trim_end())
+    output::say(&shown);
 }
 
 /// Turns features on and off as the words say, in their order.

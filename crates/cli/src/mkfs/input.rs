@@ -15,6 +15,7 @@ use ubtrfs_mkfs::Profile;
 use crate::args::Mkfs;
 use crate::failure::{Failure, Result};
 use crate::host::sources::Sources;
+use crate::output::note;
 use crate::show;
 
 /// The source of the content of a new volume.
@@ -57,7 +58,7 @@ impl Input {
         refuse_within(path, images)?;
         if path.join("oci-layout").is_file() {
             let path = path.display();
-            eprintln!("ubtrfs: {path} is an OCI layout: --rootdir oci:{path} takes the files of its image instead");
+            note!("ubtrfs: {path} is an OCI layout: --rootdir oci:{path} takes the files of its image instead");
         }
         Ok(Self::Directory(path.into()))
     }

@@ -32,10 +32,11 @@ use self::populate::{Populated, Population};
 use self::summary::Summary;
 use self::target::{OpenTarget, Target};
 use crate::args;
-use crate::failure::{Failure, Result};
+use crate::failure::{FAILED, Failure, Result};
 use crate::json;
 use crate::members::check_distinct;
 use crate::output;
+use crate::output::note;
 use crate::report::{self, Done};
 use crate::show;
 use crate::size::show_size;
@@ -86,19 +87,18 @@ pub fn main_as_mkfs_btrfs() -> ExitCode {
                 let _ = error.print();
                 return ExitCode::SUCCESS;
             }
-            eprint!("{}", error.to_string().replacen("error:", "ERROR:", 1));
+            note!("{}", error.to_string().replacen("error:", "ERROR:", 1).trim_end());
             return ExitCode::FAILURE;
         }
     };
-    match make_as(Program::MkfsBtrfs, &arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.with_status(1).report_as("ERROR"),
-    }
+    let made = make_as(Program::MkfsBtrfs, &arguments).map_err(|failure| failure.with_status(FAILED));
+    output::end_as("ERROR", made, FAILED)
 }
 
 fn make_as(program: Program, arguments: &args::Mkfs) -> Result<()> {
     if features::asks_for_list(&arguments.features) || features::asks_for_list(&arguments.runtime_features) {
-        return features::list();
+        features::list();
+        return Ok(());
     }
     if arguments.devices.is_empty() {
         return Err(Failure::new("no DEVICE is given").with_status(2));
@@ -222,14 +222,16 @@ fn say(program: Program, arguments: &args::Mkfs, options: &MkfsOptions, volume: 
         }
         let device = json::name(paths.first().map(|path| path.as_os_str().as_bytes()).unwrap_or_default());
         let done = volume.done.map(Done::from);
-        return output::say(&json::as_json(&Made { device, devices, id: fsid.to_string(), bytes, done })?);
+        output::say(&json::as_json(&Made { device, devices, id: fsid.to_string(), bytes, done })?);
+        return Ok(());
     }
     if program == Program::MkfsBtrfs {
-        return output::say(&Summary { arguments, options, sizes, chunks: &volume.chunks }.lines());
+        output::say(&Summary { arguments, options, sizes, chunks: &volume.chunks }.lines());
+        return Ok(());
     }
     let shown: Vec<String> = paths.iter().map(|path| show::path(path)).collect();
     let on = if let [_] = paths { String::new() } else { format!(" on {} devices", paths.len()) };
-    println!("{}: a btrfs of {}{on} with the id {fsid}", shown.join(", "), show_size(bytes));
+    output::say(&format!("{}: a btrfs of {}{on} with the id {fsid}", shown.join(", "), show_size(bytes)));
     Ok(())
 }
 
@@ -300,9 +302,7 @@ fn apply_features(program: Program, arguments: &args::Mkfs, options: &mut MkfsOp
     if options.block_group_tree && !is_asked_for && !is_possible {
         options.block_group_tree = false;
         if program == Program::MkfsBtrfs {
-            eprintln!(
-                "WARNING: disabling block-group-tree feature due to missing no-holes and free-space-tree features"
-            );
+            note!("WARNING: disabling block-group-tree feature due to missing no-holes and free-space-tree features");
         }
     }
     if options.quotas.is_some() && arguments.populate.rootdir.is_some() {

@@ -41,6 +41,7 @@ use crate::device::part_of;
 use crate::failure::{Failure, Result};
 use crate::ioctls::{self, about_mount, check_subvolume};
 use crate::mount_table::{self, Mounted};
+use crate::output::note;
 use crate::trust::is_trusted;
 use crate::volume_at::table::{default_subvolume, subvolumes};
 use crate::volume_at::{Search, mounted_at};
@@ -326,7 +327,7 @@ fn write_again(all: &Detached, first: &Mounted) -> Result<()> {
 fn say_what_is_ignored(given: &[String], report: &Report) {
     let is_own = |option: &str| find(option).is_some_and(|given| given.row.scope != Scope::Volume);
     for option in each(given).filter(|option| !is_own(option) && !report.options.iter().any(|other| other == option)) {
-        eprintln!(
+        note!(
             "ubtrfs: mount option '{option}' has no effect: the volume is mounted already, and has this from its first \
              mount"
         );

@@ -79,7 +79,7 @@ pub fn main() -> ExitCode {
     };
     match run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.with_status(NOT_MOUNTED).report(),
+        Err(failure) => failure.with_status(NOT_MOUNTED).report().into(),
     }
 }
 

@@ -32,6 +32,7 @@ use crate::args;
 use crate::device::{all_of_volume, all_that_is_there, is_seed, superblock_on};
 use crate::failure::{Failure, Result};
 use crate::members::add_of_options;
+use crate::output::note;
 pub use near::offered as offered_options;
 use options::each;
 use request::MountRequest;
@@ -77,7 +78,7 @@ pub fn run(arguments: &args::Mount) -> Result<()> {
     };
     let mut options = arguments.options.clone();
     if !request.read_only && !arguments.server && is_seed(&devices, window) {
-        eprintln!("ubtrfs: the volume is a seed, which is only read: it is mounted with ro");
+        note!("ubtrfs: the volume is a seed, which is only read: it is mounted with ro");
         options.push("ro".into());
         request.read_only = true;
     }
@@ -112,7 +113,7 @@ pub fn run(arguments: &args::Mount) -> Result<()> {
         let is_root = rustix::process::geteuid().is_root();
         for option in &job.options {
             if let Some(remark) = option_table::find(option).and_then(|given| given.remark(is_root)) {
-                eprintln!("ubtrfs: mount option '{option}' has no effect: {remark}");
+                note!("ubtrfs: mount option '{option}' has no effect: {remark}");
             }
         }
     }

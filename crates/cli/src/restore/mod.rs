@@ -20,7 +20,7 @@ use crate::device::open_for_reading;
 use crate::failure::{Failure, Result};
 use crate::host::target::Target;
 use crate::json;
-use crate::output::say;
+use crate::output::{note, say};
 use crate::path::{AtEnd, find};
 use crate::place::split_image;
 use source::Source;
@@ -41,7 +41,8 @@ pub fn run(arguments: &args::Restore) -> Result<()> {
     let (devices, directory) = places(arguments)?;
     let reading = open_for_reading(&devices, arguments.window)?;
     if arguments.list_commits {
-        return say(&source::list(&reading.devices)?);
+        say(&source::list(&reading.devices)?);
+        return Ok(());
     }
     let is_new = directory.as_ref().filter(|directory| !directory.exists());
     let done = copy(arguments, &devices, &reading.devices, directory.as_deref());
@@ -63,7 +64,7 @@ fn copy(
     }
     let target = directory.map(Target::prepare).transpose()?;
     let source = Source::open(paths, devices, arguments)?;
-    eprintln!("ubtrfs: copying {}", source.what);
+    note!("ubtrfs: copying {}", source.what);
     let mut walk = Walk::new(&source, arguments, target);
     let done = match &arguments.path {
         None => walk.tree(source.fs.root()).and_then(|()| walk.lost_inodes()),
@@ -78,7 +79,7 @@ fn copy(
     if arguments.json {
         json::print(&report.described())?;
     } else {
-        say(&report.summary())?;
+        say(&report.summary());
     }
     report.report_problems();
     done?;

@@ -12,6 +12,7 @@ use crate::args;
 use crate::commits;
 use crate::device::about_volume_within;
 use crate::failure::{Failure, Result};
+use crate::output::note;
 
 /// A damaged volume, opened for reading.
 pub struct Source {
@@ -60,7 +61,7 @@ impl Source {
             match Self::open_candidate(devices, &candidate, arguments) {
                 Ok(source) => return Ok(source),
                 Err(error) => {
-                    eprintln!("ubtrfs: {candidate}: {error}");
+                    note!("ubtrfs: {candidate}: {error}");
                     failure = Some(error);
                 }
             }
@@ -101,7 +102,7 @@ impl Source {
         };
         let (fs, damage) = match open(arguments.nologreplay) {
             Err(error @ ubtrfs::Error::Refused(Refusal::BadLog(_) | Refusal::LogOfUnknownFeatures(_))) => {
-                eprintln!("ubtrfs: going on without the log: {}", sentence(&error));
+                note!("ubtrfs: going on without the log: {}", sentence(&error));
                 open(true)
             }
             opened => opened,

@@ -17,7 +17,7 @@ use crate::args;
 use crate::commits;
 use crate::failure::{Failure, Result};
 use crate::host::target::Target;
-use crate::output::say;
+use crate::output::{note, say};
 use crate::trees::Trees;
 
 /// The most files that are copied of one commit; among more, nobody would find a single file.
@@ -49,7 +49,7 @@ pub fn run(
         let older = match Source::open_candidate(devices, state, arguments) {
             Ok(older) => older,
             Err(error) => {
-                eprintln!("ubtrfs: {state}: {error}");
+                note!("ubtrfs: {state}: {error}");
                 is_entire = false;
                 continue;
             }
@@ -58,7 +58,7 @@ pub fn run(
             && let Some(report) = copy_changed(arguments, &older, newer, target.as_ref())?
         {
             count += 1;
-            say(&format!("commit {}: {}", state.superblock.generation, report.summary()))?;
+            say(&format!("commit {}: {}", state.superblock.generation, report.summary()));
             report.report_problems();
             is_entire &= report.is_entire();
         }
@@ -68,7 +68,7 @@ pub fn run(
         return Err(Failure::new(format!("{shown}: no state of the volume can be opened")));
     }
     if count == 0 {
-        say("no commit that can be read has a file that was removed or changed since\n")?;
+        say("no commit that can be read has a file that was removed or changed since\n");
     }
     if is_entire { Ok(()) } else { Err(Failure::Said(1)) }
 }

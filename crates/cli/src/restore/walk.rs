@@ -3,7 +3,7 @@
 //! each file whose other names have not been found yet. Paths are assembled for messages only.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::io::{self, Write as _};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
@@ -20,6 +20,7 @@ use super::way::Way;
 use crate::args;
 use crate::failure::{Failure, Result};
 use crate::host::target::{self, Identity, Made, Shown, Target, is_fatal};
+use crate::output::say;
 use crate::problems::Problems;
 use crate::trees::Trees;
 
@@ -257,8 +258,7 @@ impl<'a> Walk<'a> {
             }
         };
         if self.arguments.verbose {
-            // The copy goes on even if nobody reads this.
-            let _ = writeln!(io::stdout(), "{shown}");
+            say(&format!("{shown}\n"));
         }
         let is_directory = attributes.file_type == FileType::Directory;
         if is_directory && !self.seen.insert(id) {

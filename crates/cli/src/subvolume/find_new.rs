@@ -8,6 +8,7 @@ use ubtrfs_format::{Generation, Ino, ItemType, Key, Logical, TreeId};
 
 use crate::args::subvolume::FindNew;
 use crate::failure::{Failure, Result};
+use crate::output::{Output, is_lost};
 use crate::place::Opening;
 use crate::show;
 use crate::volume_at::{Named, VolumeAt, open};
@@ -23,7 +24,7 @@ pub fn run(arguments: &FindNew) -> Result<()> {
     volume.settle()?;
     let id = volume.subvolume_at(&paths[0])?;
     let oldest = Generation(arguments.generation);
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut out = io::BufWriter::new(Output::new());
     let mut paths = Paths { volume: &*volume, subvolume: id, remembered: HashMap::new(), bytes: 0 };
     let is_terminal = io::stdout().is_terminal();
     // The generation is read before the search, so that the next search misses no change.
@@ -53,7 +54,7 @@ pub fn run(arguments: &FindNew) -> Result<()> {
             out.write_all(&line).map_err(|error| Failure::output(&error))
         };
         failed = show().err();
-        failed.is_none()
+        failed.is_none() && !is_lost()
     })?;
     failed.map_or(Ok(()), Err)?;
     let written = writeln!(out, "transid marker was {}", marker.0).and_then(|()| out.flush());

@@ -33,7 +33,8 @@ pub fn run(arguments: &List) -> Result<()> {
     } else {
         lines(arguments, &shown)
     };
-    say(&text)
+    say(&text);
+    Ok(())
 }
 
 fn is_wanted(arguments: &List, within: Option<TreeId>, listed: &Listed) -> bool {

@@ -43,7 +43,8 @@ fn create(arguments: &Create) -> Result<()> {
             paths.collect::<Result<Vec<_>>>()
         };
         let (made, _) = named.change(create)?;
-        made.iter().try_for_each(|shown| say_line(&format!("Create subvolume '{shown}'")))
+        made.iter().for_each(|shown| say_line(&format!("Create subvolume '{shown}'")));
+        Ok(())
     })
 }
 
@@ -55,7 +56,8 @@ fn snapshot(arguments: &Snapshot) -> Result<()> {
         let made = volume.snapshot(&paths[0], &paths[1], arguments.read_only)?;
         Ok((volume.shown(&paths[0]), volume.shown(&made)))
     })?;
-    say_line(&format!("Create a {kind} of '{}' in '{}'", shown.0, shown.1))
+    say_line(&format!("Create a {kind} of '{}' in '{}'", shown.0, shown.1));
+    Ok(())
 }
 
 fn delete(arguments: &Delete) -> Result<()> {
@@ -77,7 +79,8 @@ fn delete(arguments: &Delete) -> Result<()> {
         } else if arguments.commit_after {
             to_commit.push(finished);
         }
-        say_line(&format!("Delete subvolume ({how}): '{shown}'"))
+        say_line(&format!("Delete subvolume ({how}): '{shown}'"));
+        Ok(())
     });
     deleted.and(each(to_commit, Finished::commit))
 }

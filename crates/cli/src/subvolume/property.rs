@@ -20,7 +20,11 @@ fn get(arguments: &PropertyGet) -> Result<()> {
     let PropertyName::Ro = name.unwrap_or(PropertyName::Ro);
     let named = open(place, image, Opening::READING)?;
     let read_only = named.volume.is_read_only(named.path())?;
-    if *json { json::print(&serde_json::json!({ "ro": read_only })) } else { say(&format!("ro={read_only}")) }
+    if *json {
+        return json::print(&serde_json::json!({ "ro": read_only }));
+    }
+    say(&format!("ro={read_only}"));
+    Ok(())
 }
 
 fn set(arguments: &PropertySet) -> Result<()> {

@@ -14,5 +14,6 @@ pub fn run(arguments: &Reset) -> Result<()> {
         volume.reset(&paths[0], &paths[1])?;
         Ok((volume.shown(&paths[0]), volume.shown(&paths[1])))
     })?;
-    say_line(&format!("Reset subvolume '{}' to '{}'", shown.0, shown.1))
+    say_line(&format!("Reset subvolume '{}' to '{}'", shown.0, shown.1));
+    Ok(())
 }

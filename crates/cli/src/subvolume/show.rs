@@ -40,7 +40,8 @@ pub fn run(arguments: &Show) -> Result<()> {
     } else {
         text(&all, listed)
     };
-    say(&text)
+    say(&text);
+    Ok(())
 }
 
 fn snapshots<'a>(all: &'a BTreeMap<TreeId, Listed>, of: &Listed) -> impl Iterator<Item = &'a Listed> {
@@ -90,7 +91,8 @@ pub fn default(arguments: &GetDefault) -> Result<()> {
     let all = subvolumes(&*volume)?;
     if arguments.json {
         let listed = all.get(&id).ok_or_else(|| Failure::new(format!("the default subvolume {id} is not there")))?;
-        return say(&as_json(&described(listed))?);
+        say(&as_json(&described(listed))?);
+        return Ok(());
     }
     let line = match all.get(&id).filter(|_| id != TreeId::FS) {
         None => format!("ID {id} (FS_TREE)\n"),
@@ -99,5 +101,6 @@ pub fn default(arguments: &GetDefault) -> Result<()> {
             format!("ID {id} gen {} top level {parent} path {}\n", listed.item.generation, path(listed))
         }
     };
-    say(&line)
+    say(&line);
+    Ok(())
 }

@@ -9,6 +9,7 @@ mod archives_of_others;
 mod archives_with_rights;
 mod bad_input;
 mod beside_coreutils;
+mod closed_output;
 mod completions;
 mod composefs;
 mod dedupe;

@@ -329,6 +329,28 @@ fn the_other_tools_work_as_far_as_they_do_not_look_at_the_type() {
     volume.check();
 }
 
+/// All subvolumes are made, deleted and committed, and failures count, if the output is closed.
+#[test]
+fn a_closed_output_ends_no_work_on_a_mount() {
+    require!(FUSE);
+    let volume = Volume::new();
+    volume.mount("commit=300");
+    let closed = |words: &[&str]| {
+        let (_, writer) = std::io::pipe().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ubtrfs"));
+        command.arg("subvolume").args(words).current_dir(&volume.point).stdout(writer).output().unwrap().status.code()
+    };
+    assert_eq!(closed(&["create", "a", "b", "c", "kept"]), Some(0));
+    run(Command::new("sync").arg("-f").arg(&volume.point)).ok();
+    assert_eq!(closed(&["delete", "-C", "none", "a", "b", "c"]), Some(1));
+    let server = volume.server();
+    server.signal("KILL");
+    server.ended();
+    run(Command::new("umount").arg("-l").arg(&volume.point)).ok();
+    let listed = ubtrfs(&["ls".as_ref(), volume.image.as_os_str(), "/".as_ref()]).ok().stdout;
+    assert_eq!(listed, "kept\n");
+}
+
 /// Other programs get the same results from the ioctls as from the kernel's btrfs.
 #[test]
 fn ioctls_answer_as_the_kernels() {

@@ -20,21 +20,11 @@ use crate::ioctls::{Mounted, about_mount};
 pub trait Additions {
     /// Adds devices. All of them are checked before the first one is added. With `force` their
     /// contents are overwritten. Calls `added` for each, with its number if that is known.
-    fn add(
-        &self,
-        new: &[PathBuf],
-        force: bool,
-        added: &mut dyn FnMut(&Path, Option<DeviceId>) -> Result<()>,
-    ) -> Result<()>;
+    fn add(&self, new: &[PathBuf], force: bool, added: &mut dyn FnMut(&Path, Option<DeviceId>)) -> Result<()>;
 }
 
 impl Additions for OnMount {
-    fn add(
-        &self,
-        new: &[PathBuf],
-        force: bool,
-        added: &mut dyn FnMut(&Path, Option<DeviceId>) -> Result<()>,
-    ) -> Result<()> {
+    fn add(&self, new: &[PathBuf], force: bool, added: &mut dyn FnMut(&Path, Option<DeviceId>)) -> Result<()> {
         let (mounted, place) = (self.opened()?, self.place());
         mounted.device_numbers().map_err(|errno| self.failed(errno))?;
         // All of them are checked before one is wiped.
@@ -44,18 +34,14 @@ impl Additions for OnMount {
         new.iter().try_for_each(|path| {
             let name = prepare(path, force, (mounted, place), MIN_DEVICE)?;
             mounted.add_device(&name).map_err(|errno| about_new(path, place, errno))?;
-            added(path, None)
+            added(path, None);
+            Ok(())
         })
     }
 }
 
 impl Additions for Unmounted {
-    fn add(
-        &self,
-        new: &[PathBuf],
-        force: bool,
-        added: &mut dyn FnMut(&Path, Option<DeviceId>) -> Result<()>,
-    ) -> Result<()> {
+    fn add(&self, new: &[PathBuf], force: bool, added: &mut dyn FnMut(&Path, Option<DeviceId>)) -> Result<()> {
         let opened = open_for_writing(&self.paths, self.window)?;
         let volume = Volume::open(opened.devices, OpenOptions::default());
         let volume = volume.map_err(|error| about_volume_within(&self.paths, self.window, &error))?;
@@ -65,11 +51,14 @@ impl Additions for Unmounted {
         if let Some((small, _)) = new.iter().zip(&devices).find(|(_, device)| device.size() < MIN_DEVICE) {
             return Err(Failure::new(format!("{}: it is too small", small.display())));
         }
-        for (path, device) in new.iter().zip(devices) {
+        let done = new.iter().zip(devices).try_for_each(|(path, device)| {
             let number = fs.add_device(device).map_err(|error| Failure::about(path.display(), &error))?;
-            added(path, Some(number))?;
-        }
-        fs.close().map_err(|error| Failure::of(&error))
+            added(path, Some(number));
+            Ok(())
+        });
+        // The devices before one that fails stay added.
+        let closed = fs.close().map_err(|error| Failure::of(&error));
+        done.and(closed)
     }
 }
 
