@@ -145,9 +145,8 @@ fn is_image(path: &Path) -> bool {
 
 /// Whether a regular file is on a mounted volume.
 fn is_on_btrfs(path: &Path) -> bool {
-    let is_btrfs = |on: &mount_table::Mounted| on.is_ours() || on.kind == "btrfs";
     std::fs::metadata(path).is_ok_and(|found| found.is_file())
-        && mount_table::holding(path).is_some_and(|on| is_btrfs(&on))
+        && mount_table::holding(path).is_some_and(|on| on.is_btrfs())
 }
 
 /// Returns the directory of a path, and the name that the path ends with.
