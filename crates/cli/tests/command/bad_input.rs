@@ -232,6 +232,17 @@ fn damaged_volumes_are_survived() {
     }
 }
 
+/// Memory is bounded, whatever the input is.
+#[test]
+fn a_script_without_an_end_is_refused() {
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    fails(&ubtrfs(&["apply", &image, "/dev/zero"]), 1, "a script has at most 64 MiB");
+    let zeros = fs::File::open("/dev/zero").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ubtrfs"));
+    fails(&command.args(["apply", &image, "-"]).stdin(zeros).output().unwrap(), 1, "a script has at most 64 MiB");
+}
+
 #[test]
 fn a_file_with_a_slash_behind_it_is_no_directory() {
     let dir = scratch_dir();
