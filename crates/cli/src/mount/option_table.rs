@@ -126,7 +126,7 @@ pub static TABLE: &[MountOption] = &[
     row(
         &["partition"],
         Ours,
-        Number("NUMBER", 1, u32::MAX as u64, "partitions are counted from 1", |request, number| {
+        Number("NUMBER", 1, u32::MAX as u64, "partitions have numbers from 1 to 4294967295", |request, number| {
             request.partition = u32::try_from(number).ok();
         }),
         "the volume is in the partition with this number of its device or image",

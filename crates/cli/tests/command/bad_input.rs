@@ -259,6 +259,24 @@ fn a_file_with_a_slash_behind_it_is_no_directory() {
     success(&ubtrfs(&["ls", &format!("{image}:/dir/./..")]));
 }
 
+#[test]
+fn what_names_no_subvolume_is_said() {
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    success(&ubtrfs(&["subvolume", "create", &format!("{image}:sub")]));
+    let (top, sub) = (format!("{image}:/"), format!("{image}:sub"));
+    for (command, words) in [
+        (&["set-default", "999", &image][..], "there is no such subvolume"),
+        (&["delete", "--subvolid", "999", &image], "there is no such subvolume"),
+        (&["delete", &image], "the top level of a volume can't be deleted"),
+        (&["delete", &top], "the top level of a volume can't be deleted"),
+        (&["reset", &top, &sub], "the top level of a volume can't be replaced"),
+        (&["create", &image], "the name of a subvolume is missing"),
+    ] {
+        fails(&ubtrfs(&[&["subvolume"], command].concat()), 1, words);
+    }
+}
+
 /// An ioctl of btrfs that other file systems know, too, or none at all, must not make a command
 /// succeed there.
 #[test]
