@@ -123,3 +123,36 @@ impl Sources {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_overlaps_with_its_devices_and_partitions_not_with_one_another() {
+        let of = |file: Option<u64>, device| Identity { file: file.map(|ino| (1, ino)), device };
+        let image = of(Some(7), None);
+        let (first, second) = (of(Some(7), Some((70, None))), of(Some(7), Some((71, None))));
+        let parts = [of(Some(7), Some((701, Some(70)))), of(Some(7), Some((702, Some(70))))];
+        let (disk, part) = (of(None, Some((80, None))), of(None, Some((801, Some(80)))));
+        let other = of(Some(8), Some((90, None)));
+        for (one, another, overlap) in [
+            (image, image, true),
+            (image, first, true),
+            (image, parts[0], true),
+            (first, second, true),
+            (first, parts[0], true),
+            (second, parts[0], true),
+            (parts[0], parts[0], true),
+            (parts[0], parts[1], false),
+            (disk, part, true),
+            (disk, disk, true),
+            (disk, of(None, Some((81, None))), false),
+            (image, other, false),
+            (first, other, false),
+            (image, disk, false),
+        ] {
+            assert_eq!((one.overlaps(another), another.overlaps(one)), (overlap, overlap), "{one:?} {another:?}");
+        }
+    }
+}
