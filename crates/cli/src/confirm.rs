@@ -1,10 +1,13 @@
 //! Asks the user before something is changed that cannot be undone.
 
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::path::PathBuf;
 
 use crate::args::Window;
 use crate::failure::{Failure, Result};
+
+/// The most bytes of an answer that are read.
+const MAX_ANSWER: u64 = 4096;
 
 /// Asks for confirmation. Fails unless the answer is yes. Without a terminal it fails with an error
 /// that gives the `command` which does the same without a question, for this part of the devices.
@@ -22,6 +25,7 @@ pub fn confirm(question: &str, command: &str, paths: &[PathBuf], window: Window)
         )));
     }
     let mut answer = String::new();
-    io::stdin().lock().read_line(&mut answer).map_err(|error| Failure::about("standard input", &error))?;
+    let read = io::stdin().lock().take(MAX_ANSWER).read_line(&mut answer);
+    read.map_err(|error| Failure::about("standard input", &error))?;
     if matches!(answer.trim(), "y" | "Y" | "yes") { Ok(()) } else { Err(Failure::new("nothing was changed")) }
 }

@@ -48,7 +48,8 @@ fn one(arguments: &Defragment, volume: &dyn VolumeAt, path: &Path) -> Result<()>
             Err(Failure::new(format!("{} is a directory: -r defragments the files in it", path.display())))
         }
         Kind::Directory { inode, .. } => all_below(arguments, &how, (&*top, inode), name),
-        Kind::File { .. } | Kind::Other => file(arguments, &how, &*top, name),
+        Kind::File { .. } => file(arguments, &how, &*top, name),
+        Kind::Other => Err(Failure::new(format!("{} is neither a regular file nor a directory", path.display()))),
     }
 }
 

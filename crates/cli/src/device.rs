@@ -1,13 +1,10 @@
 //! Opens devices for the commands that don't mount.
 
 use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ubtrfs_format::Physical;
-use ubtrfs_mkfs::existing_signature;
 use ubtrfs_volume::{Device, DevicePart, OpenMode, OpenOptions as VolumeOptions, Volume, open_part_exclusively};
 
 pub use crate::about_volume::{about_volume, about_volume_within};
@@ -138,11 +135,6 @@ pub fn open_what_can_be_seen(paths: &[PathBuf], window: Window) -> Result<(Seen,
 
 fn glance(path: &Path, window: Window) -> std::result::Result<Arc<dyn Device>, NotOpened> {
     within(path, look(path, None)?, find_part(path, window, None)?).map_err(NotOpened::Refused)
-}
-
-/// Describes what is on a device that somebody might miss.
-pub fn occupied_by(device: &dyn Device) -> io::Result<Option<String>> {
-    existing_signature(device.size(), &mut |at, buffer: &mut [u8]| device.read_at(Physical(at), buffer))
 }
 
 /// Opens a device that is to be added to a volume. Without `force` it fails if the device holds

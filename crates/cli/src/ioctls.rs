@@ -273,7 +273,8 @@ impl Mounted {
         unsafe { ioctl(&self.0, Setter::<DEFRAG_RANGE, [u8; ARGUMENT_SIZE]>::new(defragment::encode(how))) }
     }
 
-    /// Returns the map of the file's extents from an offset on.
+    /// Returns the map of the file's extents from an offset on. Other file systems than btrfs
+    /// return theirs.
     pub fn extents(&self, from: u64) -> Done<ExtentMap> {
         let mut argument = extent_map::ask(from);
         // SAFETY: this command reads and fills in an argument of the size that its number encodes.
@@ -434,8 +435,10 @@ impl Mounted {
         unsafe { ioctl(&self.0, Setter::<KEEP, u64>::new(number)) }
     }
 
-    /// Returns the volume's label.
+    /// Returns the volume's label. `ENOTTY` if the file is not on btrfs: other file systems know
+    /// this command, too.
     pub fn label(&self) -> Done<Vec<u8>> {
+        self.volume_id()?;
         // SAFETY: this command fills in an array of the size that its number encodes.
         let getter = unsafe { Getter::<GET_LABEL, [u8; LABEL_SIZE]>::new() };
         // SAFETY: the same.
@@ -443,8 +446,10 @@ impl Mounted {
         Ok(label.iter().copied().take_while(|byte| *byte != 0).collect())
     }
 
-    /// Sets the label of the volume. `ENAMETOOLONG` if it is too long.
+    /// Sets the label of the volume. `ENAMETOOLONG` if it is too long, `ENOTTY` if the file is not
+    /// on btrfs: other file systems know this command, too.
     pub fn set_label(&self, label: &[u8]) -> Done<()> {
+        self.volume_id()?;
         let mut argument = [0; LABEL_SIZE];
         argument.get_mut(..label.len()).ok_or(Errno::NAMETOOLONG)?.copy_from_slice(label);
         // SAFETY: this command reads an array of the size that its number encodes.

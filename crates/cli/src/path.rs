@@ -30,8 +30,12 @@ pub fn lookup(fs: &Filesystem, path: &[u8], at_end: AtEnd) -> ubtrfs::Result<Ino
     let mut links = 0;
     let mut at = fs.root();
     let mut rest: Vec<Vec<u8>> = components(path);
+    let mut ends_with_slash = path.ends_with(b"/");
+    // The link itself is no directory.
+    let at_end = if ends_with_slash { AtEnd::Follow } else { at_end };
     while let Some(name) = rest.pop() {
         let found = match name.as_slice() {
+            b"." | b".." if !is_directory(fs, at)? => return Err(Errno::NOTDIR.into()),
             b"." => continue,
             b".." => {
                 at = fs.directories().parent(at)?;
@@ -52,9 +56,18 @@ pub fn lookup(fs: &Filesystem, path: &[u8], at_end: AtEnd) -> ubtrfs::Result<Ino
         if target.first() == Some(&b'/') {
             at = fs.root();
         }
+        ends_with_slash |= rest.is_empty() && target.ends_with(b"/");
         rest.extend(components(&target));
     }
+    // As in path_resolution(7): what has a slash behind it is a directory.
+    if ends_with_slash && !is_directory(fs, at)? {
+        return Err(Errno::NOTDIR.into());
+    }
     Ok(at)
+}
+
+fn is_directory(fs: &Filesystem, inode: InodeId) -> ubtrfs::Result<bool> {
+    Ok(fs.inodes().attributes(inode)?.file_type == FileType::Directory)
 }
 
 /// Returns the names of a path, the last one first.

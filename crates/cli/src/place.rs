@@ -10,7 +10,7 @@ use std::sync::Arc;
 use ubtrfs::{Filesystem, InodeId, Options};
 use ubtrfs_format::TreeId;
 use ubtrfs_image::Editor;
-use ubtrfs_volume::{Error, OpenMode, OpenOptions, Volume, is_remote};
+use ubtrfs_volume::{Error, OpenMode, OpenOptions, Volume, is_remote, open_to_look};
 
 use crate::args::Window;
 use crate::args::in_volume::Word;
@@ -145,14 +145,18 @@ fn is_image(path: &Path) -> bool {
 
 /// Whether a regular file is on a mounted volume.
 fn is_on_btrfs(path: &Path) -> bool {
-    let is_btrfs = |on: &mount_table::Mounted| on.is_ours() || on.kind == "btrfs";
     std::fs::metadata(path).is_ok_and(|found| found.is_file())
-        && mount_table::holding(path).is_some_and(|on| is_btrfs(&on))
+        && mount_table::holding(path).is_some_and(|on| on.is_btrfs())
 }
 
 /// Returns the directory of a path, and the name that the path ends with.
 pub fn split(path: &Path) -> Result<(PathBuf, OsString)> {
-    let wrong = || Failure::new(format!("{} is not the name of a subvolume", path.display()));
+    let wrong = || {
+        if path.as_os_str().is_empty() {
+            return Failure::new("the name of a subvolume is missing: write IMAGE:PATH");
+        }
+        Failure::new(format!("{} is not the name of a subvolume", path.display()))
+    };
     let name = path.file_name().ok_or_else(wrong)?.to_owned();
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     Ok((dir.to_owned(), name))
@@ -268,6 +272,19 @@ pub fn neither(path: &Path) -> Failure {
 /// Returns the error about a path that is not a subvolume.
 pub fn not_a_subvolume(path: impl AsRef<OsStr>) -> Failure {
     Failure::new(format!("{} is not a subvolume", path.as_ref().display()))
+}
+
+/// Replaces the failure about an image if it is an ordinary file of a mounted volume, where a
+/// directory was meant.
+pub fn unless_on_mount(image: &Path, window: Window, failure: Failure) -> Failure {
+    let is_ordinary = is_on_btrfs(image)
+        && window.is_whole()
+        && open_to_look(image).is_ok_and(|device| Volume::is_without_superblock(&*device));
+    if !is_ordinary {
+        return failure;
+    }
+    let shown = image.display();
+    Failure::new(format!("{shown} is a file on a mounted volume, and no image: name a subvolume, or a directory"))
 }
 
 /// Adds to a failure what to do about it, if the image is mounted.

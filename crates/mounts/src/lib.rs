@@ -42,6 +42,11 @@ impl Mounted {
         matches!(self.kind.as_str(), "fuse.ubtrfs" | "fuseblk.ubtrfs")
     }
 
+    /// Returns whether it is a volume of btrfs, mounted by ubtrfs or by the kernel's driver.
+    pub fn is_btrfs(&self) -> bool {
+        self.is_ours() || self.kind == "btrfs"
+    }
+
     /// Returns whether the mount itself has this option, whether or not other mounts of the file
     /// system have it.
     pub fn has_own(&self, option: &str) -> bool {

@@ -1,7 +1,9 @@
-//! Protecting a file that is about to be replaced from programs that use images.
+//! Protecting a file that is about to be replaced, and a block device that is about to be written
+//! to, from programs that use images.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,7 +11,8 @@ use crate::device::Device;
 use crate::device_part::DevicePart;
 use crate::device_user::User;
 use crate::error::{Error, Result};
-use crate::file_device::{Exclusive, FileDevice, OpenMode};
+use crate::exclusive::check_unmounted;
+use crate::file_device::{Exclusive, FileDevice, OpenMode, backing_file, whole_disk};
 use crate::image_lock::{is_written, lock, locked_place};
 use crate::loop_devices;
 use crate::partitions::{Partition, PartitionTable};
@@ -32,6 +35,21 @@ pub fn keep_from_use(file: &File, shown: &Path) -> Result<()> {
         None | Some(User::Hidden(_)) => Ok(()),
         Some(by) => Err(Error::Attached { path: shown.into(), by }),
     }
+}
+
+/// Excludes everybody who opens images [exclusively](crate::open_exclusively) from the image behind
+/// a loop device that is about to be written to, or behind a partition of one, as long as the
+/// returned file is open. Fails if that image is used, by another program of ubtrfs or by the
+/// kernel. Another block device has no image; opening it exclusively (`O_EXCL`) is enough.
+pub fn keep_image_from_use(device: &File, path: &Path) -> Result<Option<File>> {
+    let number = device.metadata().map_err(|source| Error::Open { path: path.into(), source })?.rdev();
+    let image = backing_file(number).and_then(|image| File::open(image).ok());
+    if let Some(image) = &image {
+        // As for a volume: the partitions of one loop device share its image.
+        lock(image, whole_disk(number).is_some(), DevicePart::WHOLE, path)?;
+    }
+    check_unmounted(path, OpenMode::ReadWrite, DevicePart::WHOLE)?;
+    Ok(image)
 }
 
 /// Returns whether a locked file may be an image. It is one if it has a writer, or if there are

@@ -100,7 +100,7 @@ pub use faults::{SuperblockFault, with_fault};
 #[cfg(feature = "testing")]
 pub use faulty_device::{FaultyDevice, Lasting, Operation};
 pub use file_device::{Engine, Exclusive, FileDevice, OpenMode, backing_file, whole_disk};
-pub use kept_file::keep_from_use;
+pub use kept_file::{keep_from_use, keep_image_from_use};
 pub use loop_devices::SOURCE_LABEL;
 pub use member::{DeviceErrorKind, DeviceErrors};
 pub use membership::{MIN_DEVICE, Membership, wipe};

@@ -1,7 +1,8 @@
 //! `ubtrfs apply`: carries out a script of edits.
 
 use std::ffi::{OsStr, OsString};
-use std::io::Read;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use clap::Parser;
@@ -12,6 +13,9 @@ use super::locate::Where;
 use super::session::edit;
 use crate::args::edit::{Apply, EditCommand};
 use crate::failure::{Failure, Result};
+
+/// The most bytes of a script.
+const MAX_SCRIPT: u64 = 64 << 20;
 
 /// A line of a script.
 #[derive(Debug, Parser)]
@@ -25,10 +29,9 @@ struct Line {
 pub fn apply(arguments: &Apply) -> Result<()> {
     let shown = arguments.script.display();
     let text = if arguments.script.as_os_str() == "-" {
-        let mut text = Vec::new();
-        std::io::stdin().lock().read_to_end(&mut text).map(|_| text)
+        all_of(io::stdin().lock())
     } else {
-        std::fs::read(&arguments.script)
+        File::open(&arguments.script).and_then(all_of)
     };
     let text = text.map_err(|error| Failure::about(&shown, &error))?;
     let at = |number: usize, failure: Failure| {
@@ -46,6 +49,16 @@ pub fn apply(arguments: &Apply) -> Result<()> {
             perform(edited, command, &locate, job).map_err(|failure| at(*number, failure))
         })
     })
+}
+
+/// Reads a whole script, which is kept in memory.
+fn all_of(script: impl Read) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    script.take(MAX_SCRIPT + 1).read_to_end(&mut text)?;
+    if text.len() as u64 > MAX_SCRIPT {
+        return Err(io::Error::other(format!("a script has at most {} MiB", MAX_SCRIPT >> 20)));
+    }
+    Ok(text)
 }
 
 /// Returns the place that a word in a script names: `:PATH` is in the image.

@@ -22,7 +22,7 @@ use ubtrfs_image::{
 use super::session::about;
 use crate::args::edit::Cp;
 use crate::failure::{Failure, Result};
-use crate::host::destination::{Destination, is_content, is_named_as_directory};
+use crate::host::destination::{Destination, Stream, is_content, is_named_as_directory};
 use crate::host::replacement::Replacement;
 use crate::host::sources::Sources;
 use crate::host::target::{
@@ -297,15 +297,16 @@ impl Copier<'_, '_> {
     }
 
     /// Writes the content of a file into a device or a FIFO, with zeros for holes.
-    fn stream(&mut self, source: &VolumeFiles, from: &VolumeFile, mut to: File, path: &Path) -> Result<()> {
+    fn stream(&mut self, source: &VolumeFiles, from: &VolumeFile, mut to: Stream, path: &Path) -> Result<()> {
+        let to = &mut to.file;
         let size = source.describe(from).map_err(|error| about(&error))?.size;
         let (mut done, path) = (0, &LinkedPath::new(path));
         self.read(source, from, size, path, &mut |at, data| {
-            io::copy(&mut io::repeat(0).take(at - done), &mut to)?;
+            io::copy(&mut io::repeat(0).take(at - done), to)?;
             done = at + data.len() as u64;
             to.write_all(data)
         })?;
-        let rest = io::copy(&mut io::repeat(0).take(size.saturating_sub(done)), &mut to);
+        let rest = io::copy(&mut io::repeat(0).take(size.saturating_sub(done)), to);
         // A device with delayed writes reports their failure here. Files that can't be synced
         // return `EINVAL`.
         let written = rest.and_then(|_| match to.sync_all() {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use ubtrfs_errors::sentence;
-use ubtrfs_volume::{DevicePart, OpenMode, check_unmounted};
+use ubtrfs_volume::keep_image_from_use;
 
 use super::replacement::kind_name;
 use super::sources::Sources;
@@ -25,8 +25,17 @@ pub enum Destination {
         /// The name.
         name: Vec<u8>,
     },
-    /// An open device or FIFO, into which the content is written.
-    Stream(File),
+    /// A device or FIFO, into which the content is written.
+    Stream(Stream),
+}
+
+/// An open device or FIFO.
+#[derive(Debug)]
+pub struct Stream {
+    /// The device or FIFO, open for writing.
+    pub file: File,
+    /// The image behind a loop device, locked as long as the device is written to.
+    _image: Option<File>,
 }
 
 impl Destination {
@@ -77,8 +86,9 @@ impl Destination {
     }
 }
 
-/// Opens a device or a FIFO. A device must not be in use as a file system.
-fn stream(path: &Path, kind: FileType) -> Result<File> {
+/// Opens a device or a FIFO. A block device must not be in use, nor the image behind a loop device
+/// (invariant 41).
+fn stream(path: &Path, kind: FileType) -> Result<Stream> {
     let is_block = kind == FileType::BlockDevice;
     let exclusive = if is_block { OFlags::EXCL } else { OFlags::empty() };
     let opened = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC | exclusive, Mode::empty());
@@ -87,11 +97,10 @@ fn stream(path: &Path, kind: FileType) -> Result<File> {
         Errno::NXIO => Failure::new(format!("{}: it is {}, and can't be written to", path.display(), kind_name(kind))),
         error => Failure::about(path.display(), &io::Error::from(error)),
     })?;
-    if is_block {
-        check_unmounted(path, OpenMode::ReadWrite, DevicePart::WHOLE)
-            .map_err(|error| Failure::new(sentence(&error)))?;
-    }
-    Ok(file.into())
+    let file = File::from(file);
+    let image = if is_block { keep_image_from_use(&file, path) } else { Ok(None) };
+    let image = image.map_err(|error| Failure::new(sentence(&error)))?;
+    Ok(Stream { file, _image: image })
 }
 
 /// Whether a path can only be the path of a directory.

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, Timespec, Timestamps, XattrFlags};
+use rustix::io::Errno;
 use ubtrfs::{Attributes, acl};
 use ubtrfs_format::items::Timespec as VolumeTime;
 use ubtrfs_image::{HostDirectory, HostTree, LinkedPath};
@@ -101,17 +102,28 @@ pub fn enter(at: &OwnedFd, name: &[u8]) -> io::Result<OwnedFd> {
 /// Makes a directory that only its owner can access, without ACLs from the directory above.
 pub fn make_directory(at: &OwnedFd, name: &[u8]) -> io::Result<()> {
     rustix::fs::mkdirat(at, name, Mode::RWXU)?;
-    let made = hold(at, name, FileType::Directory.as_raw_mode())?;
-    made.drop_acls(|_| false)?;
-    made.permit(0o700)
+    with_directory(at, name, |made| {
+        made.drop_acls(|_| false)?;
+        made.permit(0o700)
+    })
 }
 
 /// Makes a directory as mkdir(2) does, with the ACLs that the directory above hands down. Its owner
 /// can create files in it in any case; if the final permissions don't allow that, returns them.
 pub fn make_directory_as(at: &OwnedFd, name: &[u8], mode: u32) -> io::Result<Option<u32>> {
     rustix::fs::mkdirat(at, name, Mode::from_raw_mode(mode))?;
-    let made = hold(at, name, FileType::Directory.as_raw_mode())?;
-    made.let_owner_fill()
+    with_directory(at, name, |made| made.let_owner_fill())
+}
+
+/// Acts on a directory that was just made. It is opened if the umask allows that, since `/proc` is
+/// needed otherwise.
+fn with_directory<T>(at: &OwnedFd, name: &[u8], act: impl FnOnce(&Made<'_>) -> io::Result<T>) -> io::Result<T> {
+    match enter(at, name) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            act(&hold(at, name, FileType::Directory.as_raw_mode())?)
+        }
+        opened => act(&Made::Open(opened?.as_fd())),
+    }
 }
 
 /// Makes a new file that only its owner can access.
@@ -162,7 +174,7 @@ pub fn hold_again(at: &OwnedFd, name: &[u8], known: Identity) -> io::Result<Owne
 
 /// Makes another name of an open file.
 pub fn make_link(file: &OwnedFd, at: &OwnedFd, name: &[u8]) -> io::Result<()> {
-    Ok(rustix::fs::linkat(CWD, by_descriptor(file), at, name, AtFlags::SYMLINK_FOLLOW)?)
+    rustix::fs::linkat(CWD, by_descriptor(file), at, name, AtFlags::SYMLINK_FOLLOW).map_err(about_proc)
 }
 
 /// Returns the type of the file with a name, if it exists.
@@ -198,6 +210,12 @@ fn by_descriptor(node: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", node.as_raw_fd())
 }
 
+/// Returns the error of a call with such a path.
+fn about_proc(errno: Errno) -> io::Error {
+    let is_missing = errno == Errno::NOENT && !Path::new("/proc/self/fd").exists();
+    if is_missing { io::Error::other("this needs /proc, which is not mounted") } else { errno.into() }
+}
+
 impl Made<'_> {
     /// Returns the identity of the file.
     pub fn identity(&self) -> io::Result<Identity> {
@@ -224,7 +242,7 @@ impl Made<'_> {
         match self {
             Self::Open(file) => rustix::fs::fchmod(file, mode)?,
             Self::Held { is_symlink: true, .. } => {}
-            Self::Held { node, .. } => rustix::fs::chmod(by_descriptor(node), mode)?,
+            Self::Held { node, .. } => rustix::fs::chmod(by_descriptor(node), mode).map_err(about_proc)?,
         }
         Ok(())
     }
@@ -272,7 +290,7 @@ impl Made<'_> {
         match self {
             Self::Open(file) => rustix::fs::fsetxattr(file, name, value, XattrFlags::empty())?,
             Self::Held { node, .. } => {
-                rustix::fs::setxattr(by_descriptor(node), name, value, XattrFlags::empty())?;
+                rustix::fs::setxattr(by_descriptor(node), name, value, XattrFlags::empty()).map_err(about_proc)?;
             }
         }
         Ok(())

@@ -126,7 +126,7 @@ pub static TABLE: &[MountOption] = &[
     row(
         &["partition"],
         Ours,
-        Number("NUMBER", 1, u32::MAX as u64, "partitions are counted from 1", |request, number| {
+        Number("NUMBER", 1, u32::MAX as u64, "partitions have numbers from 1 to 4294967295", |request, number| {
             request.partition = u32::try_from(number).ok();
         }),
         "the volume is in the partition with this number of its device or image",
@@ -460,7 +460,7 @@ pub static TABLE: &[MountOption] = &[
     refused(&["noacl"], Btrfs, "ACLs always count"),
     refused(&["sync", "dirsync"], Vfs, "use commit= and fsync(2)"),
     refused(&["mand"], Vfs, "there are no mandatory locks"),
-    refused(&["nosymfollow"], Vfs, "it can't be had with FUSE"),
+    refused(&["nosymfollow"], Vfs, "'mount -i -o remount,bind,nosymfollow' gives it to a mount"),
     refused(&["nospace_cache"], Btrfs, FREE_SPACE_TREE),
     refused(&["clear_cache"], Btrfs, "'ubtrfs check --repair' rebuilds the free-space tree"),
     refused(&["inode_cache"], Btrfs, "no kernel knows that any more"),

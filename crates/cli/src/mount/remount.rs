@@ -27,6 +27,10 @@ use crate::holders::users;
 use crate::mount_table::{self, Mounted};
 
 const REMOUNT: &str = "remount";
+/// Flags that other programs can give a mount, and their names in the mount table. No option of a
+/// remount here changes them.
+const OF_OTHERS: [(&str, MountFlags); 3] =
+    [("nosymfollow", MountFlags::NOSYMFOLLOW), ("sync", MountFlags::SYNCHRONOUS), ("lazytime", MountFlags::LAZYTIME)];
 /// The limit of the wait for transient users of the mount and for requests in progress.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -209,7 +213,8 @@ fn is_busy(error: &io::Error) -> bool {
     Errno::from_io_error(error) == Some(Errno::BUSY)
 }
 
-/// Returns the flags that a mount is to have: its present flags, changed by the options.
+/// Returns the flags that a mount is to have: its present flags, changed by the options. Those for
+/// access times are not among them, since they [stay](remount).
 pub fn wanted_flags<'a>(
     options: impl Iterator<Item = &'a str>,
     present: &[String],
@@ -222,7 +227,9 @@ pub fn wanted_flags<'a>(
             flags.set(flag, row.names.iter().any(|name| holds(name)));
         }
     }
-    flags.set(MountFlags::NOATIME, holds("noatime"));
+    for (name, flag) in OF_OTHERS {
+        flags.set(flag, holds(name));
+    }
     for option in options {
         let is_in_force = |option: &str| holds(option) || report.options.iter().any(|other| other == option);
         // The mount table may show options that only the kernel knows, such as `user_id=`.
@@ -232,7 +239,11 @@ pub fn wanted_flags<'a>(
             }
             return Err(refused(option, None));
         };
-        given.apply(&mut MountRequest::default()).map_err(|wrong| refused(option, Some(&wrong)))?;
+        match given.apply(&mut MountRequest::default()) {
+            // Another program has given the mount what is refused here, and it stays.
+            Err(_) if holds(option) => continue,
+            applied => applied.map_err(|wrong| refused(option, Some(&wrong)))?,
+        }
         let may_be = match given.row.remount {
             Remount::Flag(flag) => {
                 flags.set(flag, !given.is_opposite);
@@ -260,6 +271,7 @@ fn refused(option: &str, wrong: Option<&Wrong>) -> Failure {
     let why = match wrong {
         Some(Wrong::Argument(why)) => why,
         Some(Wrong::Option(why)) => *why,
+        None if find(option).is_none() => "there is no such option, or not in this form",
         None => remark.unwrap_or("unmount the volume, and mount it with that option"),
     };
     Failure::new(format!("mount option '{option}' can't be had by a remount: {why}"))
@@ -293,6 +305,21 @@ mod tests {
     }
 
     #[test]
+    fn flags_that_other_programs_have_given_the_mount_stay() {
+        let report = Report::default();
+        for (present, flags) in [
+            ("rw,nosymfollow,relatime", MountFlags::NOSYMFOLLOW),
+            ("rw,noexec,noatime,sync,lazytime", MountFlags::NOEXEC | MountFlags::SYNCHRONOUS | MountFlags::LAZYTIME),
+        ] {
+            let list: Vec<String> = present.split(',').map(Into::into).collect();
+            // mount(8) may name all options of the mount.
+            for options in ["remount,compress=zstd".to_owned(), format!("{present},remount,compress=zstd")] {
+                assert_eq!(wanted_flags(options.split(','), &list, &report).unwrap(), flags, "{options}");
+            }
+        }
+    }
+
+    #[test]
     fn the_last_option_of_compression_and_of_new_files_counts() {
         for (present, options, changed) in [
             ("", "rw,remount", ""),
@@ -318,5 +345,7 @@ mod tests {
             let said = wanted(&format!("rw,remount,{option}")).unwrap_err();
             assert!(said.contains(&format!("'{option}' can't be had by a remount: ")), "{said}");
         }
+        assert!(wanted("remount,nonsense").unwrap_err().ends_with("there is no such option, or not in this form"));
+        assert!(wanted("remount,nosymfollow").unwrap_err().contains("mount -i -o remount,bind,nosymfollow"));
     }
 }

@@ -31,10 +31,11 @@ use super::watcher::{Lifeline, Watcher};
 use super::{aborted, again, ending, notify, protect};
 use crate::away::{Chosen, LeftOut, choose, modes_of, open_each};
 use crate::commits::with_generation;
-use crate::device::{about_volume_within, claim, is_block, is_seed, occupied_by, within};
+use crate::device::{about_volume_within, claim, is_block, is_seed, within};
 use crate::failure::{Failure, Result, with_advice};
 use crate::looking::{NotOpened, find_part};
 use crate::mount_table::{self, Mounted};
+use crate::other_contents::overwritten;
 use crate::process;
 use crate::remedy::OF_DAMAGE;
 use crate::resource_limits;
@@ -345,7 +346,7 @@ fn paths_by_number(job: &Job, devices: &[Arc<dyn Device>]) -> BTreeMap<u64, Stri
 }
 
 /// Opens a device that is to be added to the volume, as a whole. `EEXIST` if it holds something
-/// that somebody might miss.
+/// that somebody might miss: a regular file must have no data but zeros.
 fn open_new(path: &Path, timeout: Option<Duration>) -> std::result::Result<Arc<dyn Device>, Errno> {
     let refused = |error: VolumeError| match error {
         VolumeError::Open { source, .. } => Errno::from_io_error(&source).unwrap_or(Errno::IO),
@@ -353,10 +354,10 @@ fn open_new(path: &Path, timeout: Option<Duration>) -> std::result::Result<Arc<d
         _ => Errno::BUSY,
     };
     let device = open_part_exclusively(path, OpenMode::ReadWrite, DevicePart::WHOLE, timeout).map_err(refused)?;
-    match occupied_by(&*device) {
+    match overwritten(path, &*device, DevicePart::WHOLE) {
         Ok(None) => Ok(device),
         Ok(Some(found)) => {
-            tracing::error!("{} holds a {found}: it is left alone", path.display());
+            tracing::error!("{} holds {found}: it is left alone", path.display());
             Err(Errno::EXIST)
         }
         Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
@@ -591,4 +592,26 @@ fn kind_name(kind: MountKind) -> &'static str {
 
 fn list(devices: &[PathBuf]) -> String {
     devices.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_device_takes_no_file_with_data() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        let asked = |content: &[u8]| {
+            std::fs::write(&file, content).unwrap();
+            let opened = open_new(&file, None).map(drop);
+            assert!(std::fs::read(&file).unwrap() == content);
+            opened
+        };
+        let mut content = vec![0; 1 << 20];
+        assert_eq!(asked(&content), Ok(()));
+        content[700_000] = 1;
+        assert_eq!(asked(&content), Err(Errno::EXIST));
+        assert_eq!(asked(b"a letter"), Err(Errno::EXIST));
+    }
 }

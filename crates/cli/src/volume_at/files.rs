@@ -17,6 +17,7 @@ use crate::args;
 use crate::control;
 use crate::failure::{Failure, Result};
 use crate::ioctls::{Mounted, about_mount, about_opening};
+use crate::mount_table::{self, not_on_btrfs};
 use crate::path::failure;
 use crate::place::Image;
 
@@ -79,7 +80,9 @@ impl Files for OnMount {
     fn write_all(&self, path: &Path) -> Result<()> {
         let found = std::fs::metadata(path).map_err(|error| Failure::about(path.display(), &error))?;
         if !found.is_dir() && !found.is_file() {
-            return Ok(());
+            // It is not opened: that might wait, or do something.
+            let is_btrfs = mount_table::holding(path).is_some_and(|on| on.is_btrfs());
+            return if is_btrfs { Ok(()) } else { Err(not_on_btrfs(&path.display().to_string())) };
         }
         let failed = |errno: Errno| about_mount(path.display(), errno);
         let mounted = Mounted::open(path)?;
@@ -107,9 +110,9 @@ impl OfMount<'_> {
         self.on.tree.open(&self.file).and_then(Mounted::of)
     }
 
-    /// Whether a directory on another mount belongs to the volume in which the walk has begun.
-    fn is_of_the_volume(&self, dir: &OpenFile) -> std::io::Result<bool> {
-        let mounted = Mounted::of(dir)?;
+    /// Whether a file or a directory on another mount belongs to the volume in which the walk has begun.
+    fn is_of_the_volume(&self, found: &OpenFile) -> std::io::Result<bool> {
+        let mounted = Mounted::of(found)?;
         // The kernel has an empty directory in a snapshot in place of a nested subvolume, which
         // supports no ioctl.
         let Ok(id) = mounted.volume_id() else { return Ok(mounted.is_of_the_kernel() == Ok(true)) };
@@ -126,6 +129,11 @@ impl<'a> Node<'a> for OfMount<'a> {
             Err(error) => return Err(self.failed(&error)),
         };
         let (device, ino) = found.id();
+        let is_crossed = self.above.is_some_and(|above| above != device);
+        let is_used = matches!(found.file_type(), FileKind::RegularFile | FileKind::Directory);
+        if !is_used || is_crossed && !self.is_of_the_volume(found).map_err(|error| self.failed(&error))? {
+            return Ok(Kind::Other);
+        }
         match found.file_type() {
             FileKind::RegularFile => {
                 let inode = (found.status().st_nlink > 1).then_some((self.subvolume, ino));
@@ -133,10 +141,6 @@ impl<'a> Node<'a> for OfMount<'a> {
             }
             FileKind::Directory => {}
             _ => return Ok(Kind::Other),
-        }
-        let is_crossed = self.above.is_some_and(|above| above != device);
-        if is_crossed && !self.is_of_the_volume(found).map_err(|error| self.failed(&error))? {
-            return Ok(Kind::Other);
         }
         self.device = device;
         if ino == Ino::FIRST_FREE.0 {
@@ -177,6 +181,8 @@ impl<'a> Node<'a> for OfMount<'a> {
             Err(error) => return Err(self.failed(&error)),
         };
         let failed = |errno: Errno| about_defragmentation(&path, errno);
+        // An empty file gets no ioctl below, and would pass on any file system.
+        opened.volume_id().map_err(failed)?;
         let is_of_the_kernel = opened.is_of_the_kernel().map_err(failed)?;
         if !how.unshare && is_of_the_kernel {
             return Err(Failure::new(format!(

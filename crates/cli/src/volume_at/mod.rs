@@ -23,7 +23,7 @@ pub use self::subvolumes::Subvolumes;
 use crate::args::subvolume::InImage;
 use crate::failure::{Failure, Result};
 use crate::ioctls::{Mounted, about_mount};
-use crate::place::{Image, Opening, Place, is_same, neither, other_volumes};
+use crate::place::{Image, Opening, Place, is_same, neither, other_volumes, unless_on_mount};
 
 /// A volume. Its paths are those that the user gave: in the host's tree for a mount, and from the
 /// top level for an image.
@@ -92,7 +92,9 @@ fn open_place(place: Place, how: &InImage, opening: Opening) -> Result<Named> {
     Ok(match place {
         Place::Mounted(path) => Named { volume: Box::new(OnMount::new(path.clone())), paths: vec![path] },
         Place::Image { image, path } => {
-            Named { volume: Box::new(Image::open(&image, how, opening)?), paths: vec![path] }
+            let opened = Image::open(&image, how, opening);
+            let opened = opened.map_err(|failure| unless_on_mount(&image, how.window, failure))?;
+            Named { volume: Box::new(opened), paths: vec![path] }
         }
     })
 }

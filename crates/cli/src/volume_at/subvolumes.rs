@@ -76,6 +76,15 @@ pub trait Subvolumes {
     fn wait_for_drops(&self, pause: Duration) -> Result<()>;
 }
 
+fn no_such_subvolume() -> Failure {
+    Failure::new("there is no such subvolume")
+}
+
+/// Returns the failure about a volume's top level, which is no entry of a directory.
+fn is_top_level(what: &str) -> Failure {
+    Failure::new(format!("the top level of a volume can't be {what}: name a subvolume below it"))
+}
+
 /// Returns the failure about a subvolume that contains others, and so can't be changed.
 fn in_it(shown: impl Display) -> Failure {
     Failure::new(format!("{shown}: there are other subvolumes in it"))
@@ -160,7 +169,7 @@ impl Subvolumes for OnMount {
     fn set_default(&self, id: TreeId) -> Result<()> {
         self.opened()?.set_default(id.0).map_err(|errno| match errno {
             Errno::PERM => Failure::new("only root, or the user who has mounted it, may change a volume's default"),
-            Errno::NOENT => Failure::new("there is no such subvolume"),
+            Errno::NOENT => no_such_subvolume(),
             errno => self.failed(errno),
         })
     }
@@ -279,19 +288,26 @@ impl Subvolumes for Image {
     }
 
     fn delete(&self, path: &Path) -> Result<()> {
-        self.subvolume_at(path)?;
+        if self.subvolume_at(path)? == TreeId::FS {
+            return Err(is_top_level("deleted"));
+        }
         let (dir, name) = split(path)?;
         delete_entry(self, self.find(&dir)?, name.as_bytes())
     }
 
     fn delete_by_id(&self, id: u64) -> Result<()> {
-        let info = self.fs.subvolumes().subvolume_info(TreeId(id)).map_err(|error| self.failed(&error))?;
-        let (dir, name) = info.entry.ok_or_else(|| Failure::new("the top level of a volume can't be deleted"))?;
+        let info = self.fs.subvolumes().subvolume_info(TreeId(id)).map_err(|error| match error.errno() {
+            Errno::NOENT => no_such_subvolume(),
+            _ => self.failed(&error),
+        })?;
+        let (dir, name) = info.entry.ok_or_else(|| is_top_level("deleted"))?;
         delete_entry(self, dir, &name)
     }
 
     fn reset(&self, target: &Path, source: &Path) -> Result<()> {
-        self.subvolume_at(target)?;
+        if self.subvolume_at(target)? == TreeId::FS {
+            return Err(is_top_level("replaced"));
+        }
         let source = self.subvolume_at(source)?;
         let (dir, name) = split(target)?;
         let done = self.fs.subvolumes().reset_subvolume(self.find(&dir)?, name.as_bytes(), source);
@@ -309,7 +325,10 @@ impl Subvolumes for Image {
     }
 
     fn set_default(&self, id: TreeId) -> Result<()> {
-        self.fs.subvolumes().set_default_subvolume(id).map_err(|error| self.failed(&error))
+        self.fs.subvolumes().set_default_subvolume(id).map_err(|error| match error.errno() {
+            Errno::NOENT => no_such_subvolume(),
+            _ => self.failed(&error),
+        })
     }
 
     fn is_read_only(&self, path: &Path) -> Result<bool> {

@@ -1,12 +1,15 @@
 //! Tests with devices that do not hold what they should: commands print a sentence and return an
 //! exit status, whatever the contents are.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 
 use rustix::fs::FlockOperation;
 use ubtrfs_random::Rng;
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::require;
+use ubtrfs_testkit::scratch::scratch_dir;
 
 use crate::{changed, fails, new_volume, success, ubtrfs};
 
@@ -227,4 +230,73 @@ fn damaged_volumes_are_survived() {
             device.write_all_at(&old, at).unwrap();
         }
     }
+}
+
+/// Memory is bounded, whatever the input is.
+#[test]
+fn a_script_without_an_end_is_refused() {
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    fails(&ubtrfs(&["apply", &image, "/dev/zero"]), 1, "a script has at most 64 MiB");
+    let zeros = fs::File::open("/dev/zero").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ubtrfs"));
+    fails(&command.args(["apply", &image, "-"]).stdin(zeros).output().unwrap(), 1, "a script has at most 64 MiB");
+}
+
+#[test]
+fn a_file_with_a_slash_behind_it_is_no_directory() {
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    success(&ubtrfs(&["mkdir", &format!("{image}:dir")]));
+    success(&ubtrfs(&["cp", "/etc/passwd", &format!("{image}:file")]));
+    success(&ubtrfs(&["ln", "-s", "file", &format!("{image}:link")]));
+    for command in ["ls", "stat", "cat"] {
+        for path in ["file/", "file/.", "file/..", "link/", "link/."] {
+            fails(&ubtrfs(&[command, &format!("{image}:/{path}")]), 1, "Not a directory");
+        }
+    }
+    success(&ubtrfs(&["ls", &format!("{image}:/dir/")]));
+    success(&ubtrfs(&["ls", &format!("{image}:/dir/./..")]));
+}
+
+#[test]
+fn what_names_no_subvolume_is_said() {
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    success(&ubtrfs(&["subvolume", "create", &format!("{image}:sub")]));
+    let (top, sub) = (format!("{image}:/"), format!("{image}:sub"));
+    for (command, words) in [
+        (&["set-default", "999", &image][..], "there is no such subvolume"),
+        (&["delete", "--subvolid", "999", &image], "there is no such subvolume"),
+        (&["delete", &image], "the top level of a volume can't be deleted"),
+        (&["delete", &top], "the top level of a volume can't be deleted"),
+        (&["reset", &top, &sub], "the top level of a volume can't be replaced"),
+        (&["create", &image], "the name of a subvolume is missing"),
+    ] {
+        fails(&ubtrfs(&[&["subvolume"], command].concat()), 1, words);
+    }
+}
+
+/// An ioctl of btrfs that other file systems know, too, or none at all, must not make a command
+/// succeed there.
+#[test]
+fn other_file_systems_are_left_alone() {
+    require!(Need::Kernel, Need::Tool("mkfs.ext4"), Need::Tool("e2label"));
+    let dir = scratch_dir();
+    let script = r#"
+        cd "$1"
+        truncate -s 64M ext4; mkfs.ext4 -q -L theirs ext4; mkdir mnt; mount -o loop ext4 mnt
+        trap 'umount mnt' EXIT
+        mkfifo mnt/fifo; : >mnt/empty
+        for words in "label mnt" "label mnt ours" "filesystem du mnt/fifo" "defragment mnt/fifo" "defragment -r mnt" \
+            "filesystem du mnt/empty"; do
+            if "$2" $words >out 2>&1; then echo "succeeds: $words"; fi
+            grep -q 'btrfs\|neither a regular file' out || { echo "$words"; cat out; }
+        done
+        umount mnt; trap - EXIT
+        e2label ext4
+    "#;
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script, "sh", &dir.path().display().to_string(), env!("CARGO_BIN_EXE_ubtrfs")]);
+    assert_eq!(success(&command.output().unwrap()), "theirs\n");
 }

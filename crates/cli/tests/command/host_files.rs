@@ -288,6 +288,35 @@ fn content_goes_into_a_block_device_that_nobody_uses() {
     fails(&ubtrfs(&["cp", &format!("{}:notes", text(own.path())), &image]), 1, "it is the image itself");
 }
 
+/// Invariant 41: an image that is used gets nothing through a loop device, either.
+#[test]
+fn nothing_goes_into_an_image_in_use_by_its_loop_device() {
+    require!(Need::Kernel);
+    let dir = scratch_dir();
+    let image = volume_of_notes(dir.path());
+    let before = fs::read(&image).unwrap();
+    let (first, second) = (LoopDevice::attach(Path::new(&image), false), LoopDevice::attach(Path::new(&image), false));
+    let [first, second] = [&first, &second].map(|device| text(device.path()));
+    for (from, to) in [(&image, &first), (&first, &first), (&first, &second)] {
+        let notes = format!("{from}:notes");
+        fails(&ubtrfs(&["cp", &notes, to]), 1, "it is a device of the volume");
+        for command in [&["cat", &notes][..], &["export", from]] {
+            let out = fs::File::options().write(true).open(to).unwrap();
+            let output = Command::new(env!("CARGO_BIN_EXE_ubtrfs")).args(command).stdout(out).output().unwrap();
+            fails(&output, 1, "the standard output is the image");
+        }
+    }
+    fs::create_dir(dir.path().join("other")).unwrap();
+    let other = volume_of_notes(&dir.path().join("other"));
+    let user = fs::File::open(&image).unwrap();
+    rustix::fs::flock(&user, FlockOperation::LockShared).unwrap();
+    fails(&ubtrfs(&["cp", &format!("{other}:notes"), &first]), 1, "is in use by another program");
+    assert!(fs::read(&image).unwrap() == before);
+    drop(user);
+    quiet(&["cp", &format!("{other}:notes"), &first]);
+    assert!(fs::read(&image).unwrap().starts_with(NOTES));
+}
+
 /// Makes an image with a file of 40 MiB that can't be read to its end.
 fn volume_with_damage(dir: &Path) -> String {
     let image = volume_of_notes(dir);

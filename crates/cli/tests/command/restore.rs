@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output};
 
 use ubtrfs_format::{Ino, ItemType, Key, TreeId};
 use ubtrfs_testkit::diff::{Options, assert_same, diff};
@@ -18,7 +18,7 @@ use ubtrfs_testkit::run::{command, run};
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::walk::{Tree, walk};
 
-use crate::{changed, fails, ubtrfs};
+use crate::{changed, fails, new_volume, success, ubtrfs};
 use ubtrfs_damage::Image;
 
 /// A volume to restore, and a directory to restore to.
@@ -485,4 +485,22 @@ fn a_copy_of_nothing_leaves_no_directory() {
     fs::create_dir(&out).unwrap();
     fails(&restore(), 1, "no btrfs found");
     assert!(out.exists());
+}
+
+/// Such as in a small system for rescues.
+#[test]
+fn directories_are_restored_without_proc() {
+    require!(Need::Root);
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    for words in
+        [&["mkdir", "-p", &format!("{image}:/d/deep")][..], &["cp", "/etc/passwd", &format!("{image}:/d/deep/file")]]
+    {
+        success(&ubtrfs(words));
+    }
+    let out = dir.path().join("out").display().to_string();
+    let script = r#"mount -t tmpfs none /proc && exec "$0" restore "$1" "$2""#;
+    let words = ["-m", "sh", "-c", script, env!("CARGO_BIN_EXE_ubtrfs"), &image, &out];
+    assert!(Command::new("unshare").args(words).output().unwrap().status.success());
+    assert_eq!(fs::read(dir.path().join("out/d/deep/file")).unwrap(), fs::read("/etc/passwd").unwrap());
 }

@@ -79,7 +79,7 @@ fn a_subvolume_of_an_image_is_reset_to_a_snapshot() {
         ("kept", "b", "it is read-only"),
         ("place/a", "b", "there are other subvolumes in it"),
         ("place", "b", "is not a subvolume"),
-        ("", "b", "is not the name of a subvolume"),
+        ("", "b", "the top level of a volume can't be replaced"),
         ("none", "b", "No such file or directory"),
     ] {
         fails(&ubtrfs(&["subvolume", "reset", &at(target), &at(source)]), 1, words);

@@ -12,7 +12,7 @@ use ubtrfs_testkit::progs::mkfs_btrfs;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, compile, run};
 
-use crate::harness::{Volume, ubtrfs};
+use crate::harness::{FUSE, Volume, fails, ubtrfs};
 
 const PROBE: &str = include_str!("ioctl_probe.c");
 
@@ -265,5 +265,20 @@ fn a_descriptor_that_is_swapped_meanwhile_lends_no_write_access() {
     assert!(asked.parse::<u64>().unwrap() > 20, "{}", said.report());
     assert_eq!(made, "0");
     run(command("umount", &["--"]).arg(&frozen)).ok();
+    volume.umount();
+}
+
+/// A file of a mount holds no image, so a command on subvolumes says that it names none.
+#[test]
+fn a_file_of_a_mount_is_no_subvolume() {
+    require!(FUSE);
+    let volume = Volume::new();
+    volume.mount("");
+    let file = volume.point.join("file");
+    fs::write(&file, "content").unwrap();
+    for command in [&["property", "get"][..], &["subvolume", "show"], &["subvolume", "list"]] {
+        let words = command.iter().map(AsRef::<std::ffi::OsStr>::as_ref).chain([file.as_os_str()]);
+        fails(&ubtrfs(&words.collect::<Vec<_>>()), "is a file on a mounted volume, and no image");
+    }
     volume.umount();
 }

@@ -1,5 +1,6 @@
 //! Additions of devices to a volume.
 
+use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use rustix::io::Errno;
 use ubtrfs::{Filesystem, Options};
 use ubtrfs_format::DeviceId;
 use ubtrfs_server::device_ioctls::{STATUS, asking};
-use ubtrfs_volume::{MIN_DEVICE, OpenOptions, Volume, absolute_name, wipe};
+use ubtrfs_volume::{MIN_DEVICE, OpenOptions as VolumeOptions, Volume, absolute_name, wipe};
 
 use super::super::on_mount::OnMount;
 use super::unmounted::Unmounted;
@@ -43,7 +44,7 @@ impl Additions for OnMount {
 impl Additions for Unmounted {
     fn add(&self, new: &[PathBuf], force: bool, added: &mut dyn FnMut(&Path, Option<DeviceId>)) -> Result<()> {
         let opened = open_for_writing(&self.paths, self.window)?;
-        let volume = Volume::open(opened.devices, OpenOptions::default());
+        let volume = Volume::open(opened.devices, VolumeOptions::default());
         let volume = volume.map_err(|error| about_volume_within(&self.paths, self.window, &error))?;
         let options = Options { background_commits: false, catches_up_first: true, ..Options::default() };
         let fs = Filesystem::open(Arc::new(volume), options).map_err(|error| Failure::of(&error))?;
@@ -88,9 +89,14 @@ fn check(
 /// it. Returns the name by which the server finds it.
 pub(super) fn prepare(path: &Path, force: bool, mounted: (&Mounted, &Path), least: u64) -> Result<String> {
     let device = check(path, force, mounted, least)?;
+    let failed = |error: std::io::Error| Failure::about(path.display(), &error);
+    if force && std::fs::metadata(path).is_ok_and(|found| found.is_file()) {
+        // A server takes no file with data.
+        let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
+        file.set_len(0).and_then(|()| file.set_len(device.size())).map_err(failed)?;
+    }
     wipe(&*device).map_err(|error| Failure::about(path.display(), &error))?;
     drop(device);
-    let failed = |error: std::io::Error| Failure::about(path.display(), &error);
     let name = if ubtrfs_volume::is_remote(path) {
         absolute_name(path).map_err(|error| Failure::of(&error))?
     } else {
@@ -108,7 +114,7 @@ pub(super) fn about_new(path: &Path, directory: &Path, errno: Errno) -> Failure 
         )),
         Errno::INVAL => Failure::new(format!("{path}: it is too small, or no device")),
         Errno::NOTBLK => Failure::new(format!("{path}: the kernel takes block devices only")),
-        Errno::EXIST => Failure::new(format!("{path}: it holds a file system")),
+        Errno::EXIST => Failure::new(format!("{path}: it holds a file system, or data")),
         Errno::BUSY => Failure::new(format!("{path}: it is in use")),
         Errno::ROFS => Failure::new(format!("{place}: it is mounted read-only")),
         errno => about_mount(place, errno),

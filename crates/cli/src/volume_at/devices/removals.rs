@@ -139,7 +139,9 @@ fn about_refusal(number: DeviceId, errno: Errno) -> Option<Failure> {
 fn about(directory: &Path, errno: Errno) -> Failure {
     let place = directory.display();
     match errno {
-        Errno::PERM => Failure::new(format!("{place}: only root may change the devices of a mounted volume")),
+        Errno::PERM => Failure::new(format!(
+            "{place}: only root, or the user who has mounted it, may change the devices of a mounted volume"
+        )),
         Errno::INVAL => Failure::new(format!("{place}: the other devices are too few for the profiles of the volume")),
         Errno::NOSPC => Failure::new(format!("{place}: the other devices have no room for what it has")),
         Errno::OPNOTSUPP => Failure::new(format!("{place}: {WITHOUT_FREE_SPACE_TREE}")),
