@@ -55,7 +55,7 @@ impl Failure {
     pub fn map_sentence(self, change: impl FnOnce(String) -> String) -> Self {
         match self {
             Self::Sentence(sentence, status) => Self::Sentence(change(sentence), status),
-            failure => failure,
+            failure @ Self::Said(_) => failure,
         }
     }
 

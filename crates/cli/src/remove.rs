@@ -41,6 +41,8 @@ fn say_removed(arguments: &DeviceRemove, removed: &[Removed]) -> Result<()> {
         say(&as_json(&removed)?);
         return Ok(());
     }
-    removed.iter().for_each(|Removed { name, .. }| say(&format!("{name} is no device of the volume any more\n")));
+    for Removed { name, .. } in removed {
+        say(&format!("{name} is no device of the volume any more\n"));
+    }
     Ok(())
 }

@@ -73,7 +73,9 @@ fn run_one(arguments: &ScrubStart, resume: bool) -> Result<()> {
     if arguments.json {
         output::say(&json::as_json(&found)?);
     } else {
-        found.iter().for_each(|found| output::say(&found.as_text()));
+        for found in &found {
+            output::say(&found.as_text());
+        }
     }
     let copies: u64 = found.iter().map(|found| found.uncorrectable).sum();
     if copies > 0 {
@@ -105,7 +107,9 @@ fn status(arguments: &ScrubStatus) -> Result<()> {
             output::say(&json::as_json(&running.into_iter().map(shown).collect::<Vec<_>>())?);
             return Ok(());
         }
-        running.iter().for_each(|found| output::say(&format!("{} so far", found.as_text())));
+        for found in &running {
+            output::say(&format!("{} so far", found.as_text()));
+        }
         return Ok(());
     }
     let Some(Record { state, started, ended, devices }) = record else {
@@ -130,7 +134,9 @@ fn status(arguments: &ScrubStatus) -> Result<()> {
     let after = ended.map(|ended| Duration::from_secs(ended.saturating_sub(started)).as_secs());
     let after = after.map_or_else(String::new, |seconds| format!(" after {}", hours(seconds)));
     output::say(&format!("no scrub is running; the last one began {} and {}{after}", time(started), as_verb(state)));
-    devices.iter().for_each(|found| output::say(&found.as_text()));
+    for found in &devices {
+        output::say(&found.as_text());
+    }
     Ok(())
 }
 

@@ -112,6 +112,7 @@ pub fn make_directory(at: &OwnedFd, name: &[u8]) -> io::Result<()> {
 /// can create files in it in any case; if the final permissions don't allow that, returns them.
 pub fn make_directory_as(at: &OwnedFd, name: &[u8], mode: u32) -> io::Result<Option<u32>> {
     rustix::fs::mkdirat(at, name, Mode::from_raw_mode(mode))?;
+    #[expect(clippy::redundant_closure_for_method_calls, reason = "the method alone is of one lifetime only")]
     with_directory(at, name, |made| made.let_owner_fill())
 }
 

@@ -43,7 +43,9 @@ fn create(arguments: &Create) -> Result<()> {
             paths.collect::<Result<Vec<_>>>()
         };
         let (made, _) = named.change(create)?;
-        made.iter().for_each(|shown| say_line(&format!("Create subvolume '{shown}'")));
+        for shown in &made {
+            say_line(&format!("Create subvolume '{shown}'"));
+        }
         Ok(())
     })
 }

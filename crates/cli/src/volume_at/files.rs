@@ -110,7 +110,8 @@ impl OfMount<'_> {
         self.on.tree.open(&self.file).and_then(Mounted::of)
     }
 
-    /// Whether a file or a directory on another mount belongs to the volume in which the walk has begun.
+    /// Whether a file or a directory on another mount belongs to the volume in which the walk has
+    /// begun.
     fn is_of_the_volume(&self, found: &OpenFile) -> std::io::Result<bool> {
         let mounted = Mounted::of(found)?;
         // The kernel has an empty directory in a snapshot in place of a nested subvolume, which

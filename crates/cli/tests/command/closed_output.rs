@@ -1,4 +1,4 @@
-//! Commands do the same, with the same exit status, whoever reads their output.
+//! Commands do the same, with the same exit status, whether or not their output is read.
 
 use std::fs::{self, File};
 use std::io::{PipeWriter, pipe};
@@ -125,8 +125,8 @@ fn a_closed_or_full_output_changes_neither_the_work_nor_the_result() {
         if usual.0 != Some(status) || closed != usual {
             wrong.push(format!("{line}: {usual:?}, with a closed output {closed:?}"));
         }
-        let is_told = full.1.contains("No space left on device");
-        if full.0 != Some(unwritten) || full.2 != usual.2 || is_told != (line != SILENT) {
+        let is_reported = full.1.contains("No space left on device");
+        if full.0 != Some(unwritten) || full.2 != usual.2 || is_reported != (line != SILENT) {
             wrong.push(format!("{line}: {usual:?}, with a full output {full:?}"));
         }
     }
