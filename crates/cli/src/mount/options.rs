@@ -84,7 +84,7 @@ mod tests {
     fn parse(text: &str) -> std::result::Result<MountRequest, String> {
         MountRequest::parse(&[text.to_owned()]).map_err(|failure| match failure {
             Failure::Sentence(sentence, _) => sentence,
-            other => panic!("{other:?}"),
+            other @ Failure::Said(_) => panic!("{other:?}"),
         })
     }
 

@@ -289,7 +289,7 @@ mod tests {
         let report = Report { options: vec!["commit=10".into(), "compress=lzo".into()], ..Report::default() };
         wanted_flags(options.split(','), &present, &report).map_err(|failure| match failure {
             Failure::Sentence(sentence, _) => sentence,
-            other => panic!("{other:?}"),
+            other @ Failure::Said(_) => panic!("{other:?}"),
         })
     }
 

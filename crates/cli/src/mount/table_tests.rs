@@ -21,7 +21,7 @@ const MOUNT: &str = include_str!("../../../../docs/man/ubtrfs-mount.8.md");
 fn said(failure: Failure) -> String {
     match failure {
         Failure::Sentence(sentence, _) => sentence,
-        other => panic!("{other:?}"),
+        other @ Failure::Said(_) => panic!("{other:?}"),
     }
 }
 
