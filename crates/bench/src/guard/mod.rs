@@ -146,8 +146,13 @@ mod tests {
     #[test]
     fn fixed_histories_on_a_mount_cost_no_more_than_the_baseline_says() {
         require!(Need::Root, Need::FuseRing, Need::Ubtrfs);
-        let dir = tempfile::tempdir().unwrap();
-        let worse = worse(compare(&baseline().mount, &mounted::count_all(dir.path()).unwrap(), ON_A_MOUNT));
-        assert!(worse.is_empty(), "{worse:#?}");
+        // Another process may call sync(2) meanwhile, which asks each mount. What costs more does
+        // so every time.
+        let attempt = || {
+            let dir = tempfile::tempdir().unwrap();
+            worse(compare(&baseline().mount, &mounted::count_all(dir.path()).unwrap(), ON_A_MOUNT))
+        };
+        let attempts: Vec<_> = std::iter::repeat_with(attempt).take(3).take_while(|worse| !worse.is_empty()).collect();
+        assert!(attempts.len() < 3, "{attempts:#?}");
     }
 }

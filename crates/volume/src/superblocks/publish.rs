@@ -54,12 +54,12 @@ impl Superblocks {
     /// that everything it refers to is durable.
     ///
     /// Each device's superblock gets its own address, and the device item that
-    /// [`VolumeDevices::items`] shows. The log gets its number, and the superblock the volume's
-    /// epochs and the record of how far a device was brought up. Those in `superblock` are ignored.
-    /// If the primary isn't the one that was read or written last, another process writes this
-    /// volume: [`Error::ForeignWriter`]. (Commits always check that, log writes the first time and
-    /// then once a second.) After that or any other error the volume is read-only, since it is not
-    /// known which superblock a crash would leave.
+    /// [`VolumeDevices::items`](crate::VolumeDevices::items) shows. The log gets its number, and
+    /// the superblock the volume's epochs and the record of how far a device was brought up. Those
+    /// in `superblock` are ignored. If the primary isn't the one that was read or written last,
+    /// another process writes this volume: [`Error::ForeignWriter`]. (Commits always check that,
+    /// log writes the first time and then once a second.) After that or any other error the volume
+    /// is read-only, since it is not known which superblock a crash would leave.
     ///
     /// # Panics
     ///
