@@ -303,3 +303,31 @@ fn a_device_that_was_replaced_takes_no_place_of_the_new_one() {
     }
     ubtrfs(&["check".as_ref(), stayed.path().as_os_str(), new.path().as_os_str()]).ok();
 }
+
+/// The file is emptied before it becomes a device: nothing of it is read as part of the volume.
+#[test]
+fn files_with_data_become_devices_of_a_mount_only_by_force() {
+    require!(FUSE);
+    let volume = Volume::new();
+    volume.mount("");
+    let place = volume.point.as_os_str();
+    let new = volume.dir.path().join("new");
+    for words in [&["device", "add"][..], &["replace", "start", "1"]] {
+        fs::write(&new, vec![0x5a; 256 << 20]).unwrap();
+        let line = |force: &[&str]| {
+            let options = words.iter().chain(force).map(OsStr::new);
+            ubtrfs(&options.chain([new.as_os_str(), place]).collect::<Vec<_>>())
+        };
+        fails(&line(&[]), "holds data that is no file system: -f overwrites it");
+        assert!(fs::read(&new).unwrap().iter().all(|byte| *byte == 0x5a), "{words:?}");
+        line(&["-f"]).ok();
+        let left = fs::read(&new).unwrap().chunks(4096).filter(|block| block.iter().all(|byte| *byte == 0x5a)).count();
+        assert_eq!(left, 0, "{words:?}");
+        if words[0] == "device" {
+            on(&["device", "remove", "2"], &volume.point).ok();
+            fs::remove_file(&new).unwrap();
+        }
+    }
+    volume.umount();
+    on(&["check"], &new).ok();
+}

@@ -1,13 +1,12 @@
 //! Additions of devices to a volume.
 
-use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 use ubtrfs::{Filesystem, Options};
-use ubtrfs_format::DeviceId;
+use ubtrfs_format::{DeviceId, Physical};
 use ubtrfs_server::device_ioctls::{STATUS, asking};
 use ubtrfs_volume::{MIN_DEVICE, OpenOptions as VolumeOptions, Volume, absolute_name, wipe};
 
@@ -91,9 +90,9 @@ pub(super) fn prepare(path: &Path, force: bool, mounted: (&Mounted, &Path), leas
     let device = check(path, force, mounted, least)?;
     let failed = |error: std::io::Error| Failure::about(path.display(), &error);
     if force && std::fs::metadata(path).is_ok_and(|found| found.is_file()) {
-        // A server takes no file with data.
-        let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
-        file.set_len(0).and_then(|()| file.set_len(device.size())).map_err(failed)?;
+        // A server takes no file with data. The file that was checked is emptied, whatever file has
+        // its path by now.
+        device.discard(Physical(0), device.size()).map_err(failed)?;
     }
     wipe(&*device).map_err(|error| Failure::about(path.display(), &error))?;
     drop(device);
