@@ -378,6 +378,7 @@ mod tests {
 
     use super::*;
     use crate::chunks::NewChunk;
+    use crate::profiles::Profiles;
 
     fn pending(space: &Space) -> (u64, u64) {
         let pending = space.lock().reserved.pending;
@@ -421,6 +422,28 @@ mod tests {
         assert_eq!(state.system_need(), few + 2 * one);
         state.chunks.commit_ends();
         assert_eq!(state.system_need(), few + one);
+    }
+
+    /// Of invariant 8: in mixed groups the nodes that the commit in flight has allocated are part
+    /// of what it has reserved.
+    #[test]
+    fn nodes_of_a_commit_count_once_in_mixed_groups() {
+        let mut state = SpaceState::empty(4096, 4096);
+        let both = BlockGroupFlags(BlockGroupFlags::DATA.0 | BlockGroupFlags::METADATA.0);
+        state.profiles = Profiles::new(both, both, BlockGroupFlags::SYSTEM, true);
+        state.take_new_chunks();
+        assert!(state.chunks.join() == ChunksJoin::NextCommit && state.taken_metadata() == 0);
+        assert!(state.leaves_nodes_room(0, 0), "the commit needs nothing");
+        state.reserved.frozen = Demand { edits: 1, ..Demand::default() };
+        let nodes = state.metadata_need(state.reserved.frozen) / state.node_size;
+        for _ in 0..nodes {
+            assert!(!state.leaves_nodes_room(0, 0), "the commit needs another node");
+            state.note_commit_node(true);
+        }
+        assert!(state.leaves_nodes_room(0, 0), "the commit has all its nodes");
+        assert!(!state.leaves_nodes_room(1, 0), "data needs more than there is");
+        state.note_commit_node(false);
+        assert!(!state.leaves_nodes_room(0, 0), "the commit has given a node back");
     }
 
     #[test]

@@ -134,9 +134,10 @@ impl Space {
 
     /// Gives a node back that the commit in flight has allocated and not written.
     pub fn release_node(&self, system: bool, bytenr: Logical) {
-        self.release(bytenr, self.node_size);
+        let mut inner = self.lock();
+        inner.make_available(bytenr, self.node_size);
         if !system {
-            self.lock().note_commit_node(false);
+            inner.note_commit_node(false);
         }
     }
 

@@ -24,6 +24,11 @@ impl DeviceSet {
         self.members.iter().find(|member| member.devid() == devid).ok_or(Error::MissingDevice(devid))
     }
 
+    /// Returns the size of a device by its item, in bytes.
+    pub(crate) fn bytes_of(&self, devid: DeviceId) -> Option<u64> {
+        self.member(devid).ok().map(|member| member.item.lock().total_bytes)
+    }
+
     /// Returns the device that is to replace this one, if it still gets this one's writes.
     pub(crate) fn target_of(&self, devid: DeviceId) -> Option<&Arc<Member>> {
         let replacing = self.replacing.as_ref().filter(|replacing| replacing.source == devid)?;

@@ -31,7 +31,7 @@ use crate::error::{Error, Result};
 use crate::member::{DeviceErrorKind, Member};
 use crate::membership::{new_item, wipe};
 use crate::proof::Proof;
-use crate::read::VolumeReader;
+use crate::read::{VolumeReader, copies_of};
 use crate::replacing::{Replacing, TARGET};
 use crate::shared_state::SharedState;
 use crate::superblock_order::missed;
@@ -264,7 +264,7 @@ impl DeviceReplacement {
             Err(Error::NoCurrentCopy { .. }) => return Ok(false),
             Err(error) => return Err(error),
         };
-        let copies = pieces.iter().map(|piece| piece.copies.len()).max().unwrap_or(0);
+        let copies = copies_of(&pieces);
         for copy in 0..copies {
             match self.reader.read_copy(&pieces, copy, bytes) {
                 Ok(()) => return Ok(true),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::conditions::{Conditions, Layout};
 use super::loop_device::LoopDevice;
 use super::server::ServedFile;
-use super::unmount::unmount_by;
+use super::unmount::{error_text, is_busy, run_while_busy, unmount_by};
 use crate::failure::{Failure, Result};
 use crate::machine;
 use crate::process::{self, SOON, run, tool};
@@ -83,11 +83,6 @@ pub fn make(of: KernelType, images: &[&Path], layout: Layout) -> Result<String> 
     run(tool(program)?.args(&options).args(images), SOON)?;
     Ok(format!("{program} {}", options.join(" ")))
 }
-
-/// How often, and how long each time, to wait for the kernel to give the devices of an unmounted
-/// volume up.
-const ATTEMPTS: u32 = 200;
-const MOMENT: Duration = Duration::from_millis(50);
 
 /// A mount by the kernel.
 pub struct KernelMount {
@@ -199,20 +194,17 @@ impl KernelMount {
             return Ok(());
         }
         self.devices.iter().try_for_each(|device| {
-            let mut output_text = String::new();
-            for _ in 0..ATTEMPTS {
+            let output = run_while_busy(|| {
                 let mut forget = tool("btrfs")?;
                 forget.args(["device", "scan", "--forget"]).arg(device.path());
-                let output = forget.output().map_err(|error| Failure::about("btrfs device scan", &error))?;
-                String::from_utf8_lossy(&output.stderr).trim().clone_into(&mut output_text);
-                // Without "busy" the kernel does not know the device any more.
-                if output.status.success() || !output_text.contains("busy") {
-                    return Ok(());
-                }
-                std::thread::sleep(MOMENT);
+                Ok(forget)
+            })?;
+            // Any other failure means that the kernel does not know the device any more.
+            if output.status.success() || !is_busy(&output) {
+                return Ok(());
             }
-            let path = device.path().display();
-            Err(Failure::new(format!("{path} is still in use after the unmount: {output_text}")))
+            let (path, why) = (device.path().display(), error_text(&output));
+            Err(Failure::new(format!("{path} is still in use after the unmount: {why}")))
         })
     }
 }

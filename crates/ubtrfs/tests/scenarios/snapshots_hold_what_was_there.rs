@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ubtrfs::{Errno, Filesystem, FreeingLimits, InodeId, NewInode, Options, WriteAt};
-use ubtrfs_format::{Ino, TreeId};
+use ubtrfs_format::{Header, Ino, TreeId};
 use ubtrfs_testkit::progs::{assert_btrfs_check_clean, assert_ubtrfs_check_clean};
 use ubtrfs_testkit::scratch::scratch_dir;
 
@@ -185,4 +185,43 @@ fn shared_trees_outlive_their_maker_whenever_its_drop_is_interrupted() {
     assert!(steps > 100, "all was dropped in {steps} steps");
     let fs = check(fs, &path);
     assert_eq!(fs.subvolumes().ids(), [TreeId::FS, kept]);
+}
+
+/// Several threads read the root items of a mount, each some of the leaves.
+#[test]
+fn a_mount_finds_all_of_very_many_subvolumes_or_fails() {
+    const NODE: usize = 4096;
+    let dir = scratch_dir();
+    let path = dir.path().join("image");
+    image::make(&path, SIZE, |options| options.node_size = Some(NODE as u32));
+    let fs = image::open(&path, Options::default());
+    let made: Vec<_> = (0..600)
+        .map(|number| {
+            let name = format!("subvolume{number}");
+            fs.subvolumes().create_subvolume(fs.root(), name.as_bytes(), 0o755, (0, 0)).unwrap()
+        })
+        .collect();
+    let fs = check(fs, &path);
+    let expected: Vec<_> = [TreeId::FS].into_iter().chain(made.iter().copied()).collect();
+    assert_eq!(fs.subvolumes().ids(), expected);
+    fs.close().unwrap();
+    drop(fs);
+
+    let whole = std::fs::read(&path).unwrap();
+    for lost in [made[0], made[300], made[599]] {
+        let mut bytes = whole.clone();
+        let mut destroyed = 0;
+        for block in bytes.chunks_mut(NODE) {
+            let is_leaf = Header::parse(block).is_ok_and(|header| header.owner == TreeId::ROOT && header.level == 0);
+            let key = [&lost.0.to_le_bytes()[..], &[132]].concat();
+            if is_leaf && block.windows(key.len()).any(|bytes| bytes == key) {
+                block.fill(0);
+                destroyed += 1;
+            }
+        }
+        assert!(destroyed > 0);
+        std::fs::write(&path, &bytes).unwrap();
+        let opened = image::try_open(&path, Options { read_only: true, ..Options::default() });
+        assert!(opened.is_err(), "the root item of {lost:?} is gone");
+    }
 }

@@ -68,7 +68,7 @@ impl VolumeDevices {
 
     /// Returns the size of a device by its item, in bytes.
     pub(crate) fn bytes_of(&self, devid: DeviceId) -> Option<u64> {
-        self.member(devid).ok().map(|member| member.item.lock().total_bytes)
+        self.set.load().bytes_of(devid)
     }
 
     /// Excludes changes of the set of devices while a write or a repair submits what it writes.

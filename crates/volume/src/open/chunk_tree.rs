@@ -4,9 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use ubtrfs_format::items::{ChunkItem, DevItem, sys_chunks};
-use ubtrfs_format::{
-    DeviceId, Generation, Header, ItemType, Logical, Node, NodeExpectation, Superblock, TreeId, Uuid, objectid,
-};
+use ubtrfs_format::{Generation, Header, ItemType, Logical, Node, NodeExpectation, Superblock, TreeId, Uuid, objectid};
 
 use crate::chunk_map::ChunkMap;
 use crate::device_set::DeviceSet;
@@ -40,7 +38,7 @@ impl Volume {
         let Listed { set, about_to_join, missing_seeds } = self.listed_devices(&devices, degraded)?;
         let mut map = ChunkMap::default();
         for (start, item) in chunks {
-            map.insert(start, item, self.sector_size(), |devid| bytes_of(&set, devid))?;
+            map.insert(start, item, self.sector_size(), |devid| set.bytes_of(devid))?;
         }
         for (chunk, item) in self.chunk_map().all() {
             if map.get(chunk) != Some(&item) {
@@ -117,11 +115,6 @@ struct Listed {
     about_to_join: Vec<Arc<Member>>,
     /// The ids of seeds whose devices are missing.
     missing_seeds: Vec<Uuid>,
-}
-
-/// Returns the size of a device by its item, in bytes.
-fn bytes_of(set: &DeviceSet, devid: DeviceId) -> Option<u64> {
-    set.member(devid).ok().map(|member| member.item.lock().total_bytes)
 }
 
 /// Returns the chunks of the superblock, which has those of the chunk tree.

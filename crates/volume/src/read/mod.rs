@@ -366,7 +366,7 @@ impl VolumeReader {
 }
 
 /// Returns how many copies there are to try.
-fn copies_of(pieces: &[MappedRange]) -> usize {
+pub(crate) fn copies_of(pieces: &[MappedRange]) -> usize {
     pieces.iter().map(|piece| piece.copies.len()).max().unwrap_or(0)
 }
 

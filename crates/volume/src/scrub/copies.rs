@@ -9,8 +9,8 @@ use super::parity::ParityScrub;
 use crate::buffer::Buffer;
 use crate::chunk_map::{IoStripe, MappedRange};
 use crate::error::{Error, Result};
-use crate::read::place_of;
 use crate::read::repair_run::Run;
+use crate::read::{copies_of, place_of};
 use crate::scrubbed::{Repaired, ScrubScope, Scrubbed};
 use crate::superblock_copy::read_copy;
 
@@ -208,7 +208,7 @@ impl VolumeScrub {
 
     /// Returns the numbers of the copies that are to be read.
     fn present_copies(&self, pieces: &[MappedRange], scope: ScrubScope) -> Vec<usize> {
-        let most = pieces.iter().map(|piece| piece.copies.len()).max().unwrap_or(0);
+        let most = copies_of(pieces);
         let place = |copy: usize| pieces.first().and_then(|piece| place_of(piece, copy));
         let is_there = |copy: &usize| {
             place(*copy).is_some_and(|place| self.devices.member(place.devid).is_ok_and(|member| !member.is_missing()))
