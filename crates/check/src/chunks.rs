@@ -1,7 +1,7 @@
 //! Checks that chunks, block groups, device extents, devices and the superblock's totals are
 //! consistent.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ubtrfs_errors::sentence;
 use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevExtent, DevItem, sys_chunks};
@@ -127,6 +127,7 @@ impl Layout {
         for (device, physical) in unclaimed.into_keys() {
             faults.add(FaultKind::DeviceExtentWithoutChunk { device, physical }, Location::tree(TreeId::DEV));
         }
+        self.judge_uuids(faults);
         let mut used: HashMap<u64, u64> = HashMap::new();
         let mut last = (0, 0);
         for ((device, physical), extent) in &self.extents {
@@ -150,7 +151,8 @@ impl Layout {
             }
             match media.device(device) {
                 None => {
-                    faults.add(FaultKind::DeviceMissing { device, bytes_not_compared: 0 }, Location::volume());
+                    let kind = FaultKind::DeviceMissing { device, bytes_not_compared: 0, bytes_lost: 0 };
+                    faults.add(kind, Location::volume());
                 }
                 Some(real) if real.size() < item.total_bytes => {
                     let kind = FaultKind::DeviceTooSmall { device, found: real.size(), expected: item.total_bytes };
@@ -158,6 +160,21 @@ impl Layout {
                 }
                 Some(_) => {}
             }
+        }
+    }
+
+    /// Compares the UUIDs of devices in stripes of chunks, by which a mount finds the devices.
+    fn judge_uuids(&self, faults: &mut Faults) {
+        let mut wrong = BTreeSet::new();
+        for stripe in self.chunks.values().flat_map(|chunk| &chunk.stripes) {
+            let device = stripe.devid.0;
+            if self.devices.get(&device).is_some_and(|item| item.uuid != stripe.dev_uuid) {
+                wrong.insert(device);
+            }
+        }
+        for device in wrong {
+            let kind = FaultKind::DeviceUuid { device, record: "stripes of chunks" };
+            faults.add(kind, Location::tree(TreeId::CHUNK));
         }
     }
 
@@ -173,6 +190,10 @@ impl Layout {
             fields.push(("bytes_used", superblock.bytes_used, used));
         }
         if let Some(own) = own {
+            if superblock.dev_item.uuid != own.uuid {
+                let kind = FaultKind::DeviceUuid { device: own.devid.0, record: "the superblock" };
+                faults.add(kind, Location::volume());
+            }
             fields.push(("dev_item.total_bytes", superblock.dev_item.total_bytes, own.total_bytes));
             fields.push(("dev_item.bytes_used", superblock.dev_item.bytes_used, own.bytes_used));
         }

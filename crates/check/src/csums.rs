@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ubtrfs_errors::sentence;
 use ubtrfs_format::items::CsumItem;
-use ubtrfs_format::{ChecksumType, ItemType, Leaf, Logical, TreeId};
+use ubtrfs_format::{ChecksumType, ItemType, Key, Leaf, Logical, TreeId, objectid};
 use ubtrfs_volume::Buffer;
 
 use crate::fault::{FaultKind, Location};
@@ -12,6 +12,11 @@ use crate::media::Media;
 use crate::ranges::RangeSet;
 use crate::report::{Faults, Progress};
 use crate::walk::Visitor;
+
+/// Whether readers find csums by a key; those of other objects are misplaced.
+fn is_csum(key: &Key) -> bool {
+    key.item_type == ItemType::EXTENT_CSUM && key.objectid == objectid::EXTENT_CSUM
+}
 
 /// The logical addresses that have csums.
 pub(crate) struct Covered {
@@ -39,7 +44,7 @@ impl Covered {
 
 impl Visitor for Covered {
     fn leaf(&mut self, _: Logical, leaf: &Leaf<'_>, faults: &mut Faults) {
-        for (key, data) in leaf.iter().filter(|(key, _)| key.item_type == ItemType::EXTENT_CSUM) {
+        for (key, data) in leaf.iter().filter(|(key, _)| is_csum(key)) {
             let Ok(item) = CsumItem::parse(Logical(key.offset), data, self.checksum, self.sector_size) else {
                 continue;
             };
@@ -71,6 +76,19 @@ pub(crate) struct DataCheck<'a> {
     /// Faults that may continue with the next sector, by copy.
     pub(crate) runs: BTreeMap<usize, Run>,
     pub(crate) progress: Option<&'a dyn Progress>,
+    /// The memory for what is read.
+    scratch: Buffer,
+}
+
+/// The result of reading one copy of a sector.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Outcome {
+    Right,
+    /// The csum does not match.
+    Wrong,
+    Unreadable(String),
+    /// It is on a missing device.
+    Missed,
 }
 
 /// A run of sectors of one copy with the same fault.
@@ -78,16 +96,17 @@ pub(crate) struct DataCheck<'a> {
 pub(crate) struct Run {
     start: Logical,
     end: Logical,
-    /// Why they can't be read; `None` if their csums do not match.
-    reason: Option<String>,
+    outcome: Outcome,
+    /// Whether another copy of each sector is right.
+    has_good_copy: bool,
 }
 
 impl Run {
     fn report(self, copy: usize, faults: &mut Faults) {
-        let (copy, length) = (copy as u64, self.end.0 - self.start.0);
-        let kind = match self.reason {
-            Some(reason) => FaultKind::UnreadableData { copy, length, reason },
-            None => FaultKind::BadData { copy, length },
+        let (copy, length, has_good_copy) = (copy as u64, self.end.0 - self.start.0, self.has_good_copy);
+        let kind = match self.outcome {
+            Outcome::Unreadable(reason) => FaultKind::UnreadableData { copy, length, reason, has_good_copy },
+            _ => FaultKind::BadData { copy, length, has_good_copy },
         };
         faults.add(kind, Location::at(self.start));
     }
@@ -96,7 +115,22 @@ impl Run {
 /// The most wrong sectors that are remembered.
 pub(crate) const MAX_WRONG: usize = 1 << 20;
 
-impl DataCheck<'_> {
+impl<'a> DataCheck<'a> {
+    pub(crate) fn new(media: &'a Media, checksum: ChecksumType, sector_size: u32) -> Self {
+        Self {
+            media,
+            checksum,
+            sector_size,
+            total: 0,
+            done: 0,
+            read: 0,
+            wrong: BTreeSet::new(),
+            runs: BTreeMap::new(),
+            progress: None,
+            scratch: Buffer::zeroed(BATCH as usize),
+        }
+    }
+
     fn note_wrong(&mut self, at: Logical) {
         if self.wrong.len() < MAX_WRONG {
             self.wrong.insert(at.0);
@@ -110,9 +144,9 @@ impl DataCheck<'_> {
             // A csum item may span chunks with different numbers of copies.
             let in_chunk = self.media.chunk_end(at).map_or(u64::MAX, |end| end.saturating_sub(at.0));
             let len = (item.end().0 - at.0).min(BATCH).min(in_chunk.max(self.sector_size.into()));
-            for copy in 0..self.media.copies(at).max(1) {
-                self.batch(item, at, len, copy, faults);
-            }
+            let copies = self.media.copies(at).max(1);
+            let outcomes: Vec<_> = (0..copies).map(|copy| self.batch(item, at, len, copy, faults)).collect();
+            self.judge(at, &outcomes, faults);
             at = at.plus(len);
             self.done = self.done.saturating_add(len);
             if let Some(progress) = self.progress {
@@ -121,40 +155,65 @@ impl DataCheck<'_> {
         }
     }
 
-    fn batch(&mut self, item: &CsumItem<'_>, at: Logical, len: u64, copy: usize, faults: &mut Faults) {
+    /// Reads a copy of some sectors, and returns the outcome for each of them; none if all are
+    /// right.
+    fn batch(&mut self, item: &CsumItem<'_>, at: Logical, len: u64, copy: usize, faults: &mut Faults) -> Vec<Outcome> {
         let sector = self.sector_size as usize;
-        let mut data = Buffer::zeroed(len as usize);
         self.read = self.read.saturating_add(len);
-        let whole = self.media.read_copy(at, copy, &mut data);
+        let mut outcomes = Vec::new();
+        let Some(data) = self.scratch.get_mut(..len as usize) else { return outcomes };
+        let whole = self.media.read_copy(at, copy, data);
         for (index, content) in data.chunks_mut(sector).enumerate() {
             let address = at.plus((index * sector) as u64);
+            let mut outcome = Outcome::Right;
             // After a failed batch, each sector is read by itself.
             if whole.is_err() {
-                if let Some(device) = self.media.is_missed(address, copy, sector as u64) {
-                    faults.not_read(device, sector as u64);
+                if let Some(missed) = self.media.missed(address, copy, sector as u64) {
+                    faults.not_read(missed, sector as u64);
                     self.read = self.read.saturating_sub(sector as u64);
-                    continue;
-                }
-                if let Err(error) = self.media.read_copy(address, copy, content) {
-                    self.fault(copy, address, Some(sentence(&error)), faults);
-                    continue;
+                    outcome = Outcome::Missed;
+                } else if let Err(error) = self.media.read_copy(address, copy, content) {
+                    outcome = Outcome::Unreadable(sentence(&error));
                 }
             }
-            if item.get(address).is_some_and(|sum| !self.checksum.matches(content, sum)) {
-                self.fault(copy, address, None, faults);
+            if outcome == Outcome::Right && item.get(address).is_some_and(|sum| !self.checksum.matches(content, sum)) {
+                outcome = Outcome::Wrong;
+            }
+            if outcome != Outcome::Right && outcomes.is_empty() {
+                outcomes = vec![Outcome::Right; len as usize / sector];
+            }
+            if let Some(place) = outcomes.get_mut(index) {
+                *place = outcome;
+            }
+        }
+        outcomes
+    }
+
+    /// Notes the faults of all copies of some sectors.
+    fn judge(&mut self, start: Logical, copies: &[Vec<Outcome>], faults: &mut Faults) {
+        let sectors = copies.iter().map(Vec::len).max().unwrap_or(0);
+        for sector in 0..sectors {
+            let of = |copy: &Vec<Outcome>| copy.get(sector).cloned().unwrap_or(Outcome::Right);
+            let outcomes: Vec<Outcome> = copies.iter().map(of).collect();
+            let has_good_copy = outcomes.contains(&Outcome::Right);
+            let at = start.plus(sector as u64 * u64::from(self.sector_size));
+            for (copy, outcome) in outcomes.into_iter().enumerate() {
+                if !matches!(outcome, Outcome::Right | Outcome::Missed) {
+                    self.fault(copy, at, outcome, has_good_copy, faults);
+                }
             }
         }
     }
 
     /// Notes a fault of a sector, and joins it to that of the sector before it if that has the same
     /// fault.
-    fn fault(&mut self, copy: usize, at: Logical, reason: Option<String>, faults: &mut Faults) {
+    fn fault(&mut self, copy: usize, at: Logical, outcome: Outcome, has_good_copy: bool, faults: &mut Faults) {
         self.note_wrong(at);
         let end = at.plus(self.sector_size.into());
         match self.runs.get_mut(&copy) {
-            Some(run) if run.end == at && run.reason == reason => run.end = end,
+            Some(run) if run.end == at && run.outcome == outcome && run.has_good_copy == has_good_copy => run.end = end,
             _ => {
-                if let Some(ended) = self.runs.insert(copy, Run { start: at, end, reason }) {
+                if let Some(ended) = self.runs.insert(copy, Run { start: at, end, outcome, has_good_copy }) {
                     ended.report(copy, faults);
                 }
             }
@@ -171,7 +230,7 @@ impl DataCheck<'_> {
 
 impl Visitor for DataCheck<'_> {
     fn leaf(&mut self, _: Logical, leaf: &Leaf<'_>, faults: &mut Faults) {
-        for (key, data) in leaf.iter().filter(|(key, _)| key.item_type == ItemType::EXTENT_CSUM) {
+        for (key, data) in leaf.iter().filter(|(key, _)| is_csum(key)) {
             if let Ok(item) = CsumItem::parse(Logical(key.offset), data, self.checksum, self.sector_size) {
                 self.item(&item, faults);
             }

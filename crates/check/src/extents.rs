@@ -1,7 +1,7 @@
 //! Reads the extent tree: first to learn what it says is in use, and in the end to compare that
 //! with what the trees use.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use ubtrfs_format::items::{
     BlockGroupFlags, ExtentFlags, ExtentItem, InlineRef, STRIPE_LEN, decode_data_ref, decode_shared_data_ref,
@@ -115,6 +115,10 @@ pub(crate) struct Comparison<'a> {
     /// Whether part of the extent tree could not be read, so that missing items may have been
     /// there.
     gaps: bool,
+    /// The trees that have a root; `None` if not all of them are known.
+    trees: Option<HashSet<TreeId>>,
+    /// How many references belong to each subvolume that has no root.
+    lost: BTreeMap<u64, u64>,
 }
 
 impl<'a> Comparison<'a> {
@@ -127,11 +131,19 @@ impl<'a> Comparison<'a> {
         (node_size, sector_size): (u32, u32),
         gaps: bool,
     ) -> Self {
-        Self { uses, at: 0, blocks, groups, node_size, sector_size, current: None, gaps }
+        let lost = BTreeMap::new();
+        Self { uses, at: 0, blocks, groups, node_size, sector_size, current: None, gaps, trees: None, lost }
     }
 
-    /// Ends the comparison: the uses that are left have no extent item.
-    pub(crate) fn finish(mut self, faults: &mut Faults) {
+    /// Sets the trees that have a root. References of any other subvolume are then counted instead
+    /// of being reported one by one.
+    pub(crate) fn with_trees(self, trees: HashSet<TreeId>) -> Self {
+        Self { trees: Some(trees), ..self }
+    }
+
+    /// Ends the comparison: the uses that are left have no extent item. Returns how many references
+    /// belong to each subvolume that has no root.
+    pub(crate) fn finish(mut self, faults: &mut Faults) -> BTreeMap<u64, u64> {
         self.close(faults);
         self.unallocated_before(u64::MAX, faults);
         if self.gaps {
@@ -140,6 +152,15 @@ impl<'a> Comparison<'a> {
         if self.uses.incomplete {
             faults.not_compared("references that the unreadable parts of other trees may justify");
         }
+        self.lost
+    }
+
+    /// Returns the subvolume that this user names, if it has no root.
+    fn lost_subvolume(&self, user: &User) -> Option<u64> {
+        let trees = self.trees.as_ref()?;
+        let is_named = matches!(user.kind, UserKind::Tree | UserKind::File);
+        let is_lost = |tree: TreeId| tree.is_subvolume() && !trees.contains(&tree);
+        (is_named && is_lost(TreeId(user.by))).then_some(user.by)
     }
 
     /// Takes the uses of the next extent, which all have the same address.
@@ -224,10 +245,16 @@ impl<'a> Comparison<'a> {
         }
         let full = extent.item.flags & ExtentFlags::FULL_BACKREF != 0;
         let owner = User::tree(block.owner);
+        // While a balance merges its trees, and after it, the owner may use the block by a parent
+        // that relocation wrote.
+        let is_by_relocated = |user: &User| {
+            let parent = || self.blocks.get(&Logical(user.by));
+            user.kind == UserKind::Block && parent().is_some_and(|parent| parent.relocated)
+        };
         if !full
             && !self.uses.dropping
             && block.owner != TreeId::RELOC
-            && !extent.users.iter().any(|(user, _)| *user == owner)
+            && !extent.users.iter().any(|(user, _)| *user == owner || is_by_relocated(user))
         {
             faults.add(FaultKind::FullBackrefMissing, place.clone());
         }
@@ -250,14 +277,21 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    fn judge_users(&self, extent: Extent, uses: &[Use], place: &Location, faults: &mut Faults) {
+    fn judge_users(&mut self, extent: Extent, uses: &[Use], place: &Location, faults: &mut Faults) {
         let listed: u64 = extent.users.iter().fold(0, |sum, (_, count)| sum.saturating_add(*count));
         if listed != extent.item.refs {
             faults.add(FaultKind::ReferenceTotal { found: extent.item.refs, expected: listed }, place.clone());
         }
         if uses.is_empty() {
-            if !self.uses.incomplete {
-                faults.add(FaultKind::UnusedExtentItem, place.clone());
+            let lost = extent.users.iter().map(|(user, _)| self.lost_subvolume(user)).collect::<Option<Vec<_>>>();
+            match lost {
+                Some(lost) if !lost.is_empty() => {
+                    for child in lost {
+                        *self.lost.entry(child).or_default() += 1;
+                    }
+                }
+                _ if !self.uses.incomplete => faults.add(FaultKind::UnusedExtentItem, place.clone()),
+                _ => {}
             }
             return;
         }
@@ -287,6 +321,10 @@ impl<'a> Comparison<'a> {
             let reference = || next.to_string();
             if found < expected && !self.gaps {
                 faults.add(FaultKind::MissingReference { reference: reference(), found, expected }, place.clone());
+            } else if expected == 0
+                && let Some(child) = self.lost_subvolume(&next)
+            {
+                *self.lost.entry(child).or_default() += 1;
             } else if found > expected && !self.uses.incomplete {
                 faults.add(FaultKind::SurplusReference { reference: reference(), found, expected }, place.clone());
             }

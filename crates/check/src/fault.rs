@@ -5,6 +5,8 @@ use std::fmt;
 use serde::Serialize;
 use ubtrfs_format::{Ino, Key, Logical, TreeId};
 
+use crate::level::{Level, Mending};
+
 /// The location of a fault, as far as it is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Location {
@@ -23,6 +25,18 @@ pub struct Location {
     /// A path of the inode inside its subvolume, if one was found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
+    /// The first and the last inode that may have had items in a block that can't be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inodes: Option<(u64, u64)>,
+    /// The other subvolumes that share the block.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub shared_with: Vec<u64>,
+    /// The path of the subvolume from the top level, unless it is the top level.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subvolume: Option<String>,
+    /// Paths, from the top level, of files that the block or extent is a part of: the first few.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<String>,
 }
 
 #[allow(clippy::ref_option, reason = "the signature that serde asks for")]
@@ -92,7 +106,8 @@ impl fmt::Display for Location {
             part(f, format!("inode {inode}"))?;
         }
         if let Some(path) = &self.path {
-            part(f, format!("\"{path}\""))?;
+            let subvolume = self.subvolume.as_deref().unwrap_or_default();
+            part(f, format!("\"{subvolume}{path}\""))?;
         }
         if let Some(key) = self.key {
             part(f, format!("item {key}"))?;
@@ -100,18 +115,81 @@ impl fmt::Display for Location {
         if let Some(address) = self.address {
             part(f, format!("address {address}"))?;
         }
+        if let Some((first, last)) = self.inodes {
+            let what = if last == Ino::LAST_FREE.0 {
+                format!("inodes from {first}")
+            } else {
+                format!("inodes {first} to {last}")
+            };
+            part(f, what)?;
+        }
+        if !self.shared_with.is_empty() {
+            let ids: Vec<String> = self.shared_with.iter().map(ToString::to_string).collect();
+            part(f, format!("also in subvolumes {}", ids.join(" ")))?;
+        }
+        if !self.files.is_empty() {
+            part(f, format!("\"{}\"", self.files.join("\", \"")))?;
+        }
         if separator.is_empty() { f.write_str("volume") } else { Ok(()) }
     }
 }
 
-/// A fault with its location.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// A fault with its location. As JSON it has its level, meaning and remedy, too.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// What is wrong.
-    #[serde(flatten)]
     pub kind: FaultKind,
     /// Where.
     pub place: Location,
+}
+
+impl Fault {
+    /// Returns how much this means for files. If the location shows that less is affected than by
+    /// other faults of the kind, the level is lower.
+    pub fn level(&self) -> Level {
+        let level = self.kind.level();
+        let of_records = self.place.tree.is_some_and(is_of_records);
+        let is_of_any_tree = matches!(
+            self.kind,
+            FaultKind::BadBlock { .. }
+                | FaultKind::BadItem { .. }
+                | FaultKind::MissingTree
+                | FaultKind::EmptyTree
+                | FaultKind::BlockReachedTwice
+                | FaultKind::KeyBeyondParent
+        );
+        if is_of_any_tree && of_records { level.min(Level::Space) } else { level }
+    }
+}
+
+impl Serialize for Fault {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Whole<'a> {
+            #[serde(flatten)]
+            kind: &'a FaultKind,
+            level: Level,
+            means: &'static str,
+            mended_by: Mending,
+            place: &'a Location,
+        }
+        let Self { kind, place } = self;
+        Whole { kind, level: self.level(), means: kind.means(), mended_by: kind.mended_by(), place }.serialize(to)
+    }
+}
+
+/// Returns whether a tree has only records that follow from other trees: no file is lost with it.
+fn is_of_records(tree: TreeId) -> bool {
+    let records = [
+        TreeId::EXTENT,
+        TreeId::DEV,
+        TreeId::QUOTA,
+        TreeId::UUID,
+        TreeId::FREE_SPACE,
+        TreeId::BLOCK_GROUP,
+        TreeId::DATA_RELOC,
+    ];
+    records.contains(&tree)
 }
 
 impl fmt::Display for Fault {
@@ -165,6 +243,10 @@ pub enum FaultKind {
     MissingTree,
     #[error("bad item: {reason}")]
     BadItem { reason: String },
+    #[error("an item of a type that this tree never has")]
+    MisplacedItem,
+    #[error("an item of the unknown type {item_type}")]
+    UnknownItem { item_type: u8 },
 
     // Chunks, block groups, devices.
     #[error("chunks overlap")]
@@ -189,8 +271,12 @@ pub enum FaultKind {
     DeviceExtentBeyondDevice { device: u64, physical: u64 },
     #[error("device {device} says that {found} bytes are given to extents where they take {expected}")]
     DeviceBytesUsed { device: u64, found: u64, expected: u64 },
-    #[error("device {device} is missing, and the {bytes_not_compared} bytes of copies that it has were not compared")]
-    DeviceMissing { device: u64, bytes_not_compared: u64 },
+    #[error(
+        "device {device} is missing; {bytes_not_compared} bytes on it have other copies, {bytes_lost} bytes have none"
+    )]
+    DeviceMissing { device: u64, bytes_not_compared: u64, bytes_lost: u64 },
+    #[error("the UUID of device {device} in {record} is not that of its device item")]
+    DeviceUuid { device: u64, record: &'static str },
     #[error("device {device} has {found} bytes where the volume takes {expected}")]
     DeviceTooSmall { device: u64, found: u64, expected: u64 },
 
@@ -256,9 +342,9 @@ pub enum FaultKind {
     #[error("{length} bytes of {of} have checksums")]
     OddChecksum { length: u64, of: &'static str },
     #[error("copy {copy} of {length} bytes of data: checksums do not match")]
-    BadData { copy: u64, length: u64 },
+    BadData { copy: u64, length: u64, has_good_copy: bool },
     #[error("copy {copy} of {length} bytes of data can't be read: {reason}")]
-    UnreadableData { copy: u64, length: u64, reason: String },
+    UnreadableData { copy: u64, length: u64, reason: String, has_good_copy: bool },
     #[error(
         "{length} bytes of parity at {physical} of device {device} do not match the data of their row, or can't be read"
     )]
@@ -287,6 +373,10 @@ pub enum FaultKind {
     SymlinkRule { rule: &'static str },
     #[error("an inode of this type can't have {what}")]
     UnexpectedContent { what: &'static str },
+    #[error("the root of the subvolume is no directory")]
+    RootNotDirectory,
+    #[error("items of the inode cache, which kernels since Linux 5.11 ignore")]
+    InodeCache,
 
     // Names.
     #[error("the directory index {index} \"{name}\" has no directory item")]
@@ -295,6 +385,8 @@ pub enum FaultKind {
     ItemWithoutIndex { name: String },
     #[error("the name \"{name}\" stands twice")]
     DuplicateName { name: String },
+    #[error("the entry \"{name}\" points to {location}, which is no key of an inode or a subvolume")]
+    EntryLocation { name: String, location: String },
     #[error("the entry \"{name}\" points to inode {inode}, which does not exist")]
     EntryWithoutInode { name: String, inode: u64 },
     #[error("the entry \"{name}\" points to inode {inode}, which does not know this name")]
@@ -311,6 +403,8 @@ pub enum FaultKind {
     NameMismatch { parent: u64, index: u64, found: String, expected: String },
     #[error("the directory can't be reached from the root")]
     UnreachableDirectory,
+    #[error("an inode names itself as its directory, where only a root directory does, as \"..\" with index 0")]
+    ReferenceToItself,
 
     // Subvolumes.
     #[error("the entry for subvolume {child} \"{name}\" has no root reference")]
@@ -330,6 +424,23 @@ pub enum FaultKind {
     #[error("the UUID tree names subvolume {subvolume}, which has another {which} or none")]
     UuidSurplus { subvolume: u64, which: &'static str },
 
+    #[error("subvolume {child} \"{name}\" has no root item; {references} references to extents are its own")]
+    SubvolumeWithoutRoot { child: u64, name: String, references: u64 },
+    #[error("the default subvolume is {subvolume}, which does not exist")]
+    DefaultSubvolumeMissing { subvolume: u64 },
+    #[error("there is no UUID tree")]
+    UuidTreeMissing,
+
+    // Quota groups.
+    #[error("the quota groups are marked as inconsistent")]
+    QgroupsInconsistent,
+    #[error("quota group {qgroup}: {field} is {found} where {expected} is right")]
+    QgroupUse { qgroup: String, field: &'static str, found: u64, expected: u64 },
+    #[error("quota group {qgroup} has no {what}")]
+    QgroupItemMissing { qgroup: String, what: &'static str },
+    #[error("the relation of quota group {child} to {parent}: {rule}")]
+    QgroupRelation { child: String, parent: String, rule: &'static str },
+
     // Log.
     #[error("a block or extent of the log lies in space that is in use, or where it may not lie")]
     LogOverUsedSpace,
@@ -343,13 +454,7 @@ impl FaultKind {
     /// Returns whether this is harmless, since known implementations leave it behind and all of
     /// them accept it.
     pub fn is_warning(&self) -> bool {
-        matches!(
-            self,
-            Self::SuperblockCopyStale { .. }
-                | Self::FreeSpaceStale
-                | Self::OddChecksum { .. }
-                | Self::UuidSurplus { .. }
-        )
+        self.level() == Level::Harmless
     }
 }
 
@@ -371,6 +476,7 @@ mod tests {
         assert_eq!(fault.to_string(), "tree 5, inode 257, \"/a/file\": link count 2 where there are 1 names");
         let json = serde_json::json!({
             "kind": "link_count", "found": 2, "expected": 1,
+            "level": "names", "means": fault.kind.means(), "mended_by": "repair",
             "place": { "tree": 5, "inode": 257, "path": "/a/file" },
         });
         assert_eq!(serde_json::to_value(&fault).unwrap(), json);

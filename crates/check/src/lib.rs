@@ -12,23 +12,32 @@
 
 mod chunks;
 mod csums;
+mod data;
 mod error;
 mod extents;
 mod fault;
 mod free_space;
 mod groups;
+mod level;
 mod log;
+mod meaning;
 mod media;
+mod naming;
 mod options;
 mod parity;
 mod phases;
+mod placement;
+mod quota;
 mod ranges;
 mod report;
 mod roots;
+mod sharing;
+mod start;
 mod subvolume;
 mod superblock;
 mod uses;
 mod walk;
+mod windows;
 
 use std::sync::Arc;
 
@@ -36,8 +45,12 @@ use ubtrfs_volume::Device;
 
 pub use error::{Error, Result};
 pub use fault::{Fault, FaultKind, Location};
+pub use level::{Level, Mending};
+pub use meaning::{About, KINDS};
 pub use options::Options;
-pub use report::{LogStats, Progress, Report, Stats};
+pub use report::{LogStats, Progress, QgroupReport, Report, Stats};
+pub use sharing::SharedExtent;
+pub use start::Start;
 
 /// Checks the volume on these devices, which must be all of its devices, in any order. The volume
 /// must not change meanwhile.

@@ -3,16 +3,26 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, STRIPE_LEN};
 use ubtrfs_format::{Logical, Physical};
 use ubtrfs_volume::Device;
 
+use crate::windows::Windows;
+
 /// The devices of a volume and their chunks.
 pub(crate) struct Media {
     devices: BTreeMap<u64, Arc<dyn Device>>,
     chunks: BTreeMap<u64, ChunkItem>,
+    /// What was read around the last tree blocks.
+    windows: Mutex<Windows>,
+}
+
+impl Clone for Media {
+    fn clone(&self) -> Self {
+        Self { devices: self.devices.clone(), chunks: self.chunks.clone(), windows: Mutex::default() }
+    }
 }
 
 /// The number of a chunk's data stripes, over which its addresses are distributed.
@@ -43,9 +53,17 @@ fn unmapped() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "no chunk maps this address")
 }
 
+/// A copy that is on a missing device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Missed {
+    pub(crate) device: u64,
+    /// Whether other devices have another copy, or parity to compute it from.
+    pub(crate) has_other: bool,
+}
+
 impl Media {
     pub(crate) fn new(devices: BTreeMap<u64, Arc<dyn Device>>) -> Self {
-        Self { devices, chunks: BTreeMap::new() }
+        Self { devices, chunks: BTreeMap::new(), windows: Mutex::default() }
     }
 
     pub(crate) fn add_chunk(&mut self, start: Logical, chunk: ChunkItem) {
@@ -100,12 +118,38 @@ impl Media {
         Ok(())
     }
 
-    /// The missing device that has this copy of so many bytes, or a part of it, if another copy is
-    /// on devices that are present.
-    pub(crate) fn is_missed(&self, at: Logical, copy: usize, len: u64) -> Option<u64> {
+    /// Fills `buf` from a copy of a tree block. Blocks of a tree mostly are near each other, so
+    /// more is read than the block, and kept for the next ones.
+    pub(crate) fn read_block(&self, at: Logical, copy: usize, buf: &mut [u8]) -> io::Result<()> {
+        if let Some((devid, Physical(start), run)) = self.locate(at.0, copy)
+            && run >= buf.len() as u64
+            && let Some(device) = self.devices.get(&devid)
+            && let Ok(mut windows) = self.windows.lock()
+            && windows.read(devid, device.as_ref(), start, buf)
+        {
+            return Ok(());
+        }
+        self.read_copy(at, copy, buf)
+    }
+
+    /// Returns the missing device that has this copy of so many bytes, or a part of it.
+    pub(crate) fn missed(&self, at: Logical, copy: usize, len: u64) -> Option<Missed> {
         let device = self.missing_device(at, copy, len)?;
         let is_there = |other: usize| other != copy && self.missing_device(at, other, len).is_none();
-        (0..self.copies(at)).any(is_there).then_some(device)
+        let has_other = (0..self.copies(at)).any(is_there) || self.parity_is_enough(at);
+        Some(Missed { device, has_other })
+    }
+
+    /// Returns whether the chunk at this address has parity for all of its missing devices.
+    fn parity_is_enough(&self, at: Logical) -> bool {
+        let Some((_, chunk)) = self.chunk_at(at.0) else { return false };
+        let parity = match chunk.flags.profile() {
+            BlockGroupFlags::RAID5 => 1,
+            BlockGroupFlags::RAID6 => 2,
+            _ => 0,
+        };
+        let missing = chunk.stripes.iter().filter(|stripe| !self.devices.contains_key(&stripe.devid.0));
+        missing.count() <= parity
     }
 
     fn missing_device(&self, at: Logical, copy: usize, len: u64) -> Option<u64> {

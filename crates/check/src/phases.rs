@@ -1,7 +1,9 @@
 //! The phases of a check, in order.
 
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
+use std::thread;
 
 use ubtrfs_format::items::sys_chunks;
 use ubtrfs_format::{CompatRo, Incompat, ItemContext, ItemType, Key, Logical, Superblock, TreeId};
@@ -9,6 +11,7 @@ use ubtrfs_volume::Device;
 
 use crate::chunks::{Layout, judge_used};
 use crate::csums::{Covered, DataCheck, MAX_WRONG};
+use crate::data::{DataJob, DataOutcome};
 use crate::error::{Error, Result};
 use crate::extents::{Allocated, Comparison};
 use crate::fault::{FaultKind, Location};
@@ -16,12 +19,15 @@ use crate::free_space::FreeSpace;
 use crate::groups::Groups;
 use crate::log::Contents;
 use crate::media::Media;
+use crate::naming::Naming;
 use crate::options::Options;
 use crate::parity::ParityCheck;
+use crate::quota::Quota;
 use crate::ranges::RangeSet;
 use crate::report::{Faults, LogStats, Report};
 use crate::roots::{Roots, Uuids};
-use crate::subvolume::{Finished, Rules, SubvolumeCheck, path_of};
+use crate::sharing::Sharing;
+use crate::subvolume::{Finished, Rules, SubvolumeCheck};
 use crate::superblock::{Copies, judge_fields};
 use crate::uses::User;
 use crate::walk::{BlocksOnly, Geometry, Items, TreeRoot, Visitor, Walker};
@@ -46,7 +52,11 @@ struct Space {
 pub(crate) fn run(devices: &[Arc<dyn Device>], options: &Options<'_>) -> Result<Report> {
     let mut faults = Faults::new(options.keep);
     let copies = Copies::read(devices);
-    let superblock = copies.current().ok_or(Error::NoSuperblock)?.clone();
+    let start = options.start;
+    let mut superblock = match start.superblock {
+        Some(number) => copies.numbered(number).ok_or(Error::NoSuperblockCopy(number))?.clone(),
+        None => copies.current().ok_or(Error::NoSuperblock)?.clone(),
+    };
     refuse_unknown(&superblock)?;
     copies.judge(&superblock, &mut faults);
     judge_fields(&superblock, &mut faults);
@@ -54,6 +64,7 @@ pub(crate) fn run(devices: &[Arc<dyn Device>], options: &Options<'_>) -> Result<
     for (key, chunk) in sys_chunks(&superblock.sys_chunk_array).unwrap_or_default() {
         media.add_chunk(Logical(key.offset), chunk);
     }
+    start.apply(&mut superblock, &media)?;
     let geometry = Geometry {
         node_size: superblock.node_size,
         sector_size: superblock.sector_size,
@@ -87,7 +98,7 @@ fn refuse_unknown(superblock: &Superblock) -> Result<()> {
     if unknown == Incompat::default() { Ok(()) } else { Err(Error::Unsupported(unknown.names().join(", "))) }
 }
 
-impl Check<'_> {
+impl<'a> Check<'a> {
     fn run(mut self) -> Result<Report> {
         let mut layout = self.chunk_tree()?;
         let (roots_complete, mut roots) = self.root_tree()?;
@@ -97,23 +108,47 @@ impl Check<'_> {
         self.free_space_tree(&roots, &space);
         let covered = self.checksum_tree(&roots, &space);
         self.uuid_tree(&roots);
+        let quota = self.quota_tree(&roots);
         self.other_trees(&roots);
-        self.subvolumes(&mut roots, &space.allocated.shared, covered.as_ref());
-        self.log(&space, covered.as_ref());
-        if roots_complete {
-            roots.judge_links(&mut self.faults);
-        } else {
-            self.faults.not_compared("links between subvolumes, since the root tree could not all be read");
-        }
-        self.compare_uses(&roots, &space);
-        if self.options.data_checksums {
-            self.data(&roots, covered.as_ref());
-        }
+        let job = self.data_job(&roots, covered.as_ref());
+        thread::scope(|scope| {
+            let beside = job.as_ref().filter(|_| self.options.threads);
+            let beside = beside.and_then(|job| thread::Builder::new().spawn_scoped(scope, || job.run()).ok());
+            self.files(&mut roots, roots_complete, &space, covered.as_ref(), &quota);
+            if let Some(job) = &job {
+                job.show();
+                let found = beside.map_or_else(|| job.run(), |thread| thread.join().unwrap_or_else(resume));
+                self.data(found, covered.as_ref());
+            }
+        });
         self.name_places(&roots);
         let stats = &mut self.faults.report.stats;
         stats.blocks = self.walker.blocks.len() as u64;
         stats.block_copies = self.walker.copies_read();
         Ok(self.faults.finish())
+    }
+
+    /// Checks subvolumes, the log, and what depends on them.
+    fn files(
+        &mut self,
+        roots: &mut Roots,
+        roots_complete: bool,
+        space: &Space,
+        covered: Option<&Covered>,
+        quota: &Quota,
+    ) {
+        self.subvolumes(roots, &space.allocated.shared, covered);
+        self.judge_quota(quota);
+        self.log(space, covered);
+        if roots_complete {
+            roots.judge_links(&mut self.faults);
+        } else {
+            self.faults.not_compared("links between subvolumes, since the root tree could not all be read");
+        }
+        let lost = self.compare_uses(roots, roots_complete, space);
+        if roots_complete {
+            roots.judge_lost(&lost, &mut self.faults);
+        }
     }
 
     fn walk(&mut self, root: &TreeRoot, visitor: &mut dyn Visitor) -> bool {
@@ -151,13 +186,15 @@ impl Check<'_> {
         let mut layout = Layout::default();
         let mut items = Items(|_, key, data: &[u8], _: &mut Faults| layout.take_chunk_item(key, data));
         if !self.walk(&root, &mut items) {
-            let reason = self.faults.report.faults.last().map(ToString::to_string).unwrap_or_default();
+            let reason = self.faults.reason();
             return Err(Error::ChunkTree(reason));
         }
         for (start, chunk) in &layout.chunks {
             self.walker.media.add_chunk(Logical(*start), chunk.clone());
         }
         layout.judge_chunks(&self.superblock, &mut self.faults);
+        self.options.start.apply_root(&mut self.superblock, &self.walker.media)?;
+        self.walker.geometry.generation = self.superblock.generation;
         Ok(layout)
     }
 
@@ -167,7 +204,7 @@ impl Check<'_> {
         let mut roots = Roots::default();
         let complete = self.walk(&root, &mut Items(|_, key, data: &[u8], _: &mut Faults| roots.take(key, data)));
         if roots.items.is_empty() {
-            let reason = self.faults.report.faults.last().map(ToString::to_string).unwrap_or_default();
+            let reason = self.faults.reason();
             return Err(Error::RootTree(reason));
         }
         self.walker.uses.dropping =
@@ -263,10 +300,54 @@ impl Check<'_> {
     fn uuid_tree(&mut self, roots: &Roots) {
         let mut uuids = Uuids::default();
         let mut items = Items(|_, key, data: &[u8], _: &mut Faults| uuids.take(key, data));
-        if self.walk_tree(roots, TreeId::UUID, &mut items) == Some(true) {
-            let current = self.superblock.uuid_tree_generation == self.superblock.generation;
-            roots.judge_uuids(&uuids, current, &mut self.faults);
+        match self.walk_tree(roots, TreeId::UUID, &mut items) {
+            Some(true) => {
+                let current = self.superblock.uuid_tree_generation == self.superblock.generation;
+                roots.judge_uuids(&uuids, current, &mut self.faults);
+            }
+            Some(false) => {}
+            None => self.faults.add(FaultKind::UuidTreeMissing, Location::tree(TreeId::UUID)),
         }
+    }
+
+    /// Reads the quota tree, and starts to count what the subvolumes share if its groups are to be
+    /// compared with that.
+    fn quota_tree(&mut self, roots: &Roots) -> Quota {
+        let mut quota = Quota::default();
+        let mut items = Items(|_, key, data: &[u8], faults: &mut Faults| quota.take(key, data, faults));
+        match self.walk_tree(roots, TreeId::QUOTA, &mut items) {
+            Some(true) => quota.judge_items(&self.superblock, roots, &mut self.faults),
+            // Groups would be missing.
+            Some(false) => quota = Quota::default(),
+            None => {}
+        }
+        let is_wanted = self.options.qgroups && quota.counts_references();
+        let is_listed = self.options.extents_of.is_some();
+        if quota.is_consistent(&self.superblock) || is_wanted || is_listed {
+            self.walker.sharing = Some(Sharing::default());
+        }
+        quota
+    }
+
+    /// Compares quota groups with what the subvolumes share.
+    fn judge_quota(&mut self, quota: &Quota) {
+        let Some(sharing) = self.walker.sharing.take() else { return };
+        if sharing.is_too_large() || self.walker.uses.incomplete {
+            self.faults.not_compared("use of quota groups, since not all that subvolumes share is known");
+            return;
+        }
+        if let Some(subvolume) = self.options.extents_of {
+            self.faults.report.extents = sharing.extents_of(subvolume);
+        }
+        if !quota.counts_references() {
+            return;
+        }
+        let report = quota.report(&sharing);
+        // A subvolume counts for a part of its extents only while it is dropped.
+        if quota.is_consistent(&self.superblock) && !self.walker.uses.dropping {
+            Quota::judge_use(&report, &mut self.faults);
+        }
+        self.faults.report.qgroups = report;
     }
 
     /// Walks trees of which only blocks and items are checked.
@@ -288,8 +369,11 @@ impl Check<'_> {
 
     fn subvolumes(&mut self, roots: &mut Roots, shared: &RangeSet, covered: Option<&Covered>) {
         self.phase("files");
-        if roots.get(TreeId::FS).is_none() {
-            self.missing(TreeId::FS);
+        // Without either of these a mount is refused.
+        for tree in [TreeId::FS, TreeId::DATA_RELOC] {
+            if roots.get(tree).is_none() {
+                self.missing(tree);
+            }
         }
         let rules = Rules {
             sector_size: self.superblock.sector_size.into(),
@@ -313,7 +397,7 @@ impl Check<'_> {
             self.walk(&root, &mut check);
             let Finished { complete, links, inodes, entries } = check.finish(&self.walker, &root, &mut self.faults);
             let stats = &mut self.faults.report.stats;
-            stats.subvolumes += 1;
+            stats.subvolumes += u64::from(root.tree.is_subvolume());
             stats.inodes += inodes;
             stats.entries += entries;
             roots.entries.extend(links);
@@ -365,17 +449,7 @@ impl Check<'_> {
             self.faults.not_compared("space of the log, since the extent tree could not all be read");
         }
         let kind = (self.superblock.checksum, self.superblock.sector_size);
-        let mut data = DataCheck {
-            media: &self.walker.media,
-            checksum: self.superblock.checksum,
-            sector_size: self.superblock.sector_size,
-            total: 0,
-            done: 0,
-            read: 0,
-            wrong: BTreeSet::new(),
-            runs: BTreeMap::new(),
-            progress: None,
-        };
+        let mut data = DataCheck::new(&self.walker.media, self.superblock.checksum, self.superblock.sector_size);
         let reads = self.options.data_checksums.then_some(&mut data);
         contents.judge_data(kind, covered, reads, &mut self.faults);
         data.finish(&mut self.faults);
@@ -386,37 +460,35 @@ impl Check<'_> {
     }
 
     /// Walks the extent tree once more, and compares it with all uses that were found.
-    fn compare_uses(&mut self, roots: &Roots, space: &Space) {
+    /// Returns how many references belong to each subvolume that has no root item.
+    fn compare_uses(&mut self, roots: &Roots, roots_complete: bool, space: &Space) -> BTreeMap<u64, u64> {
         self.phase("references");
-        let Some(root) = root_of(roots, TreeId::EXTENT) else { return };
         self.walker.uses.list.sort_unstable();
+        let Some(root) = root_of(roots, TreeId::EXTENT) else { return BTreeMap::new() };
         let walker = &self.walker;
         let sizes = (self.superblock.node_size, self.superblock.sector_size);
         let mut comparison = Comparison::new(&walker.uses, &walker.blocks, &space.groups, sizes, !space.complete);
+        if roots_complete {
+            comparison = comparison.with_trees(roots.items.keys().map(|key| TreeId(key.objectid)).collect());
+        }
         walker.walk_again(&root, &mut comparison, &mut self.faults);
-        comparison.finish(&mut self.faults);
-        self.walker.uses.list = Vec::new();
+        comparison.finish(&mut self.faults)
     }
 
-    fn data(&mut self, roots: &Roots, covered: Option<&Covered>) {
-        let Some(root) = root_of(roots, TreeId::CSUM) else { return };
+    /// Returns the reader of the data, if it is to be read and can be verified.
+    fn data_job(&self, roots: &Roots, covered: Option<&Covered>) -> Option<DataJob<'a>> {
+        let root = root_of(roots, TreeId::CSUM).filter(|_| self.options.data_checksums)?;
         let total = covered.map_or(0, |covered| covered.ranges.iter().map(|(start, end)| end - start).sum());
-        let mut data = DataCheck {
-            media: &self.walker.media,
-            checksum: self.superblock.checksum,
-            sector_size: self.superblock.sector_size,
-            total,
-            done: 0,
-            read: 0,
-            wrong: BTreeSet::new(),
-            runs: BTreeMap::new(),
-            progress: self.options.progress,
-        };
-        self.walker.walk_again(&root, &mut data, &mut self.faults);
-        data.finish(&mut self.faults);
-        self.faults.report.stats.data_bytes = data.read;
-        let wrong = data.wrong;
-        self.parity(covered, wrong);
+        let of_volume = (&self.superblock, self.walker.geometry, self.walker.seeds().to_vec());
+        let options = (self.options.keep, self.options.progress);
+        Some(DataJob::new(of_volume, self.walker.media.clone(), root, total, options))
+    }
+
+    /// Adds what was found in the data, and compares parity with it.
+    fn data(&mut self, found: DataOutcome, covered: Option<&Covered>) {
+        self.faults.absorb(found.faults);
+        self.faults.report.stats.data_bytes = found.read;
+        self.parity(covered, found.wrong);
     }
 
     /// Compares parity with data that csums have proved, and with valid blocks.
@@ -442,19 +514,19 @@ impl Check<'_> {
         parity.judge(&mut self.faults);
     }
 
-    /// Adds paths to the locations of the first faults.
+    /// Adds paths to the locations of faults.
     fn name_places(&mut self, roots: &Roots) {
-        const NAMED: usize = 200;
-        let trees: HashMap<TreeId, TreeRoot> = subvolume_roots(roots).map(|(root, _)| (root.tree, root)).collect();
+        let trees = subvolume_roots(roots).map(|(root, _)| (root.tree, root)).collect();
+        let naming = Naming::new(&self.walker, roots, trees);
         let report = &mut self.faults.report;
-        for fault in report.faults.iter_mut().chain(&mut report.warnings).take(NAMED) {
-            if let (Some(tree), Some(inode)) = (fault.place.tree, fault.place.inode)
-                && let Some(root) = trees.get(&tree)
-            {
-                fault.place.path = path_of(&self.walker, root, inode);
-            }
-        }
+        naming.name(&mut report.faults);
+        naming.name(&mut report.warnings);
     }
+}
+
+/// Continues the panic of a thread.
+fn resume(panic: Box<dyn Any + Send>) -> DataOutcome {
+    std::panic::resume_unwind(panic)
 }
 
 fn root_tree(superblock: &Superblock) -> TreeRoot {

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::{Fault, FaultKind, fault::Location};
+use crate::fault::Location;
+use crate::media::Missed;
+use crate::sharing::SharedExtent;
+use crate::{Fault, FaultKind};
 
 /// Gets the progress of the check.
 pub trait Progress: Sync {
@@ -56,6 +59,21 @@ pub struct LogStats {
     pub data_bytes: u64,
 }
 
+/// The use of a quota group, as its item has it and as the trees have it, in bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct QgroupReport {
+    /// The level and the id, such as `0/256`.
+    pub qgroup: String,
+    /// What the item says that the group's subvolumes refer to.
+    pub referenced: u64,
+    /// What the trees say.
+    pub referenced_found: u64,
+    /// What the item says that only the group's subvolumes refer to.
+    pub exclusive: u64,
+    /// What the trees say.
+    pub exclusive_found: u64,
+}
+
 /// The outcome of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
@@ -71,6 +89,12 @@ pub struct Report {
     pub not_compared: Vec<&'static str>,
     /// How much was checked.
     pub stats: Stats,
+    /// The use of the quota groups, if it was counted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub qgroups: Vec<QgroupReport>,
+    /// The extents of the subvolume whose extents were asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub extents: Vec<SharedExtent>,
 }
 
 impl Report {
@@ -84,8 +108,8 @@ impl Report {
 #[derive(Debug)]
 pub(crate) struct Faults {
     keep: usize,
-    /// Bytes of copies on missing devices, by the devices' numbers.
-    not_read: BTreeMap<u64, u64>,
+    /// Bytes on missing devices, by the devices' numbers: those that others have too, and the rest.
+    not_read: BTreeMap<u64, (u64, u64)>,
     pub(crate) report: Report,
 }
 
@@ -106,20 +130,52 @@ impl Faults {
         }
     }
 
-    /// Notes that a copy was not read since it is on a missing device, while another copy is
-    /// present. That is no fault besides the missing device.
-    pub(crate) fn not_read(&mut self, device: u64, bytes: u64) {
-        *self.not_read.entry(device).or_default() += bytes;
+    /// Notes that a copy was not read since it is on a missing device. That is no fault besides the
+    /// missing device.
+    pub(crate) fn not_read(&mut self, missed: Missed, bytes: u64) {
+        let sums = self.not_read.entry(missed.device).or_default();
+        let sum = if missed.has_other { &mut sums.0 } else { &mut sums.1 };
+        *sum = sum.saturating_add(bytes);
+    }
+
+    /// Returns the reason why the tree that was walked last could not be read.
+    pub(crate) fn reason(&self) -> String {
+        let of_device = || {
+            let device = self.not_read.iter().find(|(_, (_, lost))| *lost > 0)?.0;
+            Some(format!("device {device} is missing"))
+        };
+        self.report.faults.last().map(ToString::to_string).or_else(of_device).unwrap_or_default()
     }
 
     /// Returns the report when everything has been checked.
     pub(crate) fn finish(mut self) -> Report {
         for fault in &mut self.report.faults {
-            if let FaultKind::DeviceMissing { device, bytes_not_compared } = &mut fault.kind {
-                *bytes_not_compared = self.not_read.get(device).copied().unwrap_or_default();
+            if let FaultKind::DeviceMissing { device, bytes_not_compared, bytes_lost } = &mut fault.kind {
+                (*bytes_not_compared, *bytes_lost) = self.not_read.remove(device).unwrap_or_default();
             }
         }
+        // Chunks may name devices that the chunk tree does not have.
+        for (device, (bytes_not_compared, bytes_lost)) in std::mem::take(&mut self.not_read) {
+            self.add(FaultKind::DeviceMissing { device, bytes_not_compared, bytes_lost }, Location::volume());
+        }
         self.report
+    }
+
+    /// Adds what was found at the same time by another thread.
+    pub(crate) fn absorb(&mut self, other: Self) {
+        let Report { faults, fault_count, warnings, warning_count, not_compared, .. } = other.report;
+        let (mine, keep) = (&mut self.report, self.keep);
+        mine.fault_count += fault_count;
+        mine.warning_count += warning_count;
+        mine.faults.extend(faults.into_iter().take(keep.saturating_sub(mine.faults.len())));
+        mine.warnings.extend(warnings.into_iter().take(keep.saturating_sub(mine.warnings.len())));
+        for what in not_compared {
+            self.not_compared(what);
+        }
+        for (device, (other, lost)) in other.not_read {
+            let sums = self.not_read.entry(device).or_default();
+            *sums = (sums.0.saturating_add(other), sums.1.saturating_add(lost));
+        }
     }
 
     /// Counts faults that are not kept.

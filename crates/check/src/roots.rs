@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use ubtrfs_format::items::{RootItem, RootRef};
+use ubtrfs_format::items::{RootItem, RootRef, dir_entries};
 use ubtrfs_format::{Ino, ItemType, Key, TreeId, Uuid, objectid};
 
 use crate::fault::{FaultKind, Location, shown};
@@ -34,6 +34,8 @@ pub(crate) struct Roots {
     refs: BTreeSet<Link>,
     backrefs: BTreeSet<Link>,
     orphans: HashSet<u64>,
+    /// The default subvolume, if the root tree names one.
+    default: Option<u64>,
     /// The directory entries of subvolumes.
     pub(crate) entries: Vec<Link>,
     /// Trees whose directories could not all be read.
@@ -54,14 +56,32 @@ impl Roots {
             ItemType::ORPHAN_ITEM if key.objectid == objectid::ORPHAN => {
                 self.orphans.insert(key.offset);
             }
+            ItemType::DIR_ITEM if key.objectid == TreeId::ROOT_TREE_DIR.0 => {
+                let default = dir_entries(data).flatten().find(|entry| entry.name == b"default");
+                self.default = default.map(|entry| entry.location.objectid).or(self.default);
+            }
             _ => {}
         }
     }
 
+    /// The directory entries of subvolumes, by their back references.
+    pub(crate) fn links(&self) -> HashMap<u64, &Link> {
+        self.backrefs.iter().map(|link| (link.child, link)).collect()
+    }
+
+    /// Returns whether a subvolume of this id has a root item.
+    pub(crate) fn has(&self, subvolume: u64) -> bool {
+        self.get(TreeId(subvolume)).is_some()
+    }
+
     /// The root item of a tree that has only one.
     pub(crate) fn get(&self, tree: TreeId) -> Option<&RootItem> {
+        self.item(tree).map(|(_, item)| item)
+    }
+
+    fn item(&self, tree: TreeId) -> Option<(&Key, &RootItem)> {
         let range = Key::new(tree.0, ItemType::ROOT_ITEM, 0)..=Key::new(tree.0, ItemType::ROOT_ITEM, u64::MAX);
-        self.items.range(range).next().map(|(_, item)| item)
+        self.items.range(range).next()
     }
 
     fn subvolumes(&self) -> impl Iterator<Item = (u64, &RootItem)> {
@@ -87,10 +107,17 @@ impl Roots {
         }
         // A snapshot keeps the directory entries of the subvolumes that were in its source; they
         // refer to nothing and are shown as empty directories.
-        let is_snapshot = |tree| self.get(TreeId(tree)).is_some_and(|item| item.parent_uuid != Uuid::NIL);
+        // A snapshot of a subvolume without a UUID is known by the offset of its root item's key.
+        let is_snapshot = |tree: u64| {
+            let item = self.item(TreeId(tree));
+            item.is_some_and(|(key, item)| key.offset != 0 || item.parent_uuid != Uuid::NIL)
+        };
         for link in self.entries.iter().filter(|link| !self.refs.contains(link) && !is_snapshot(link.parent)) {
             let kind = FaultKind::SubvolumeEntryWithoutRef { child: link.child, name: shown(&link.name) };
             faults.add(kind, Location::inode(TreeId(link.parent), Ino(link.dir)));
+        }
+        if let Some(subvolume) = self.default.filter(|default| !self.has(*default)) {
+            faults.add(FaultKind::DefaultSubvolumeMissing { subvolume }, Location::tree(TreeId::ROOT));
         }
         let mut names: HashMap<u64, u64> = HashMap::new();
         for link in &self.backrefs {
@@ -105,6 +132,23 @@ impl Roots {
             if item.refs == 0 && !self.orphans.contains(&tree) {
                 faults.add(FaultKind::RootWithoutOrphan, place(tree));
             }
+        }
+    }
+
+    /// Reports the subvolumes that have no root item, but names or extents. `references` has how
+    /// many references of the extent tree are theirs.
+    pub(crate) fn judge_lost(&self, references: &BTreeMap<u64, u64>, faults: &mut Faults) {
+        let named = self.refs.iter().chain(&self.backrefs).filter(|link| !self.has(link.child));
+        let mut lost: BTreeMap<u64, Option<&Link>> = references.keys().map(|child| (*child, None)).collect();
+        lost.extend(named.map(|link| (link.child, Some(link))));
+        for (child, link) in lost {
+            let name = link.map_or_else(String::new, |link| shown(&link.name));
+            let place = link.map_or_else(
+                || Location::tree(TreeId(child)),
+                |link| Location::inode(TreeId(link.parent), Ino(link.dir)),
+            );
+            let references = references.get(&child).copied().unwrap_or(0);
+            faults.add(FaultKind::SubvolumeWithoutRoot { child, name, references }, place);
         }
     }
 

@@ -77,6 +77,12 @@ impl Copies {
             .map(|(found, _)| found)
     }
 
+    /// The newest of the copies with this number.
+    pub(crate) fn numbered(&self, number: u8) -> Option<&Superblock> {
+        let copies = self.copies.iter().filter(|copy| copy.number == number);
+        copies.filter_map(|copy| copy.found.as_ref().ok()).max_by_key(|found| (!is_seed(found), found.generation))
+    }
+
     /// The ids in the blocks of seeds.
     pub(crate) fn seeds(&self, current: &Superblock) -> Vec<Uuid> {
         let found = self.copies.iter().filter_map(|copy| copy.found.as_ref().ok());

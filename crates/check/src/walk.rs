@@ -2,7 +2,7 @@
 //! other extents are noted. Blocks that snapshots share are visited again for each tree, but
 //! checked and counted only once.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use ubtrfs_errors::sentence;
 use ubtrfs_format::items::{DataRef, FileExtent, FileExtentKind};
@@ -14,7 +14,9 @@ use ubtrfs_volume::Buffer;
 
 use crate::fault::{FaultKind, Location};
 use crate::media::Media;
+use crate::placement;
 use crate::report::{Faults, Progress};
+use crate::sharing::Sharing;
 use crate::uses::{User, Uses};
 
 /// The properties that all blocks of a volume have in common.
@@ -61,6 +63,9 @@ pub(crate) struct Block {
     pub(crate) level: u8,
     /// Whether no copy was good.
     pub(crate) bad: bool,
+    /// Whether relocation wrote the block. It refers to its children by its own address, whatever
+    /// tree it is in.
+    pub(crate) relocated: bool,
 }
 
 /// Receives the blocks and items of a walk, in the order of keys.
@@ -108,6 +113,10 @@ pub(crate) struct Walker<'a> {
     /// An estimate of all blocks, for the progress.
     pub(crate) expected_blocks: u64,
     copies_read: u64,
+    /// The trees that reach each bad block besides the one whose fault it is.
+    pub(crate) bad_users: HashMap<Logical, BTreeSet<TreeId>>,
+    /// Which subvolumes refer to which extents, if that is to be known.
+    pub(crate) sharing: Option<Sharing>,
 }
 
 struct Frame {
@@ -137,12 +146,19 @@ impl<'a> Walker<'a> {
             phase: "trees",
             expected_blocks: 0,
             copies_read: 0,
+            bad_users: HashMap::new(),
+            sharing: None,
         }
     }
 
     /// Sets the ids of the volumes from which this one was made.
     pub(crate) fn with_seeds(self, seeds: Vec<Uuid>) -> Self {
         Self { seeds, ..self }
+    }
+
+    /// The ids in blocks of the volumes from which this one was made.
+    pub(crate) fn seeds(&self) -> &[Uuid] {
+        &self.seeds
     }
 
     /// How many copies of blocks were read so far.
@@ -154,6 +170,9 @@ impl<'a> Walker<'a> {
     /// be read.
     pub(crate) fn walk(&mut self, root: &TreeRoot, visitor: &mut dyn Visitor, faults: &mut Faults) -> bool {
         self.uses.block(root.bytenr, root.user);
+        if let Some(sharing) = self.sharing.as_mut().filter(|_| root.tree.is_subvolume()) {
+            sharing.begin(root.tree);
+        }
         let fsid = self.geometry.fsid;
         let mut load = |expected: &NodeExpectation, end, faults: &mut Faults| self.enter(root, expected, end, faults);
         let complete = descend(root, fsid, visitor, faults, &mut load);
@@ -179,8 +198,12 @@ impl<'a> Walker<'a> {
         faults: &mut Faults,
     ) -> Option<Buffer> {
         let place = Location::tree(root.tree).in_block(expected.bytenr);
+        let place = Location { inodes: inodes_between(root.tree, expected.first_key, end), ..place };
         let block = match self.blocks.get(&expected.bytenr).copied() {
-            Some(block) if block.bad => return None,
+            Some(block) if block.bad => {
+                self.bad_users.entry(expected.bytenr).or_default().insert(root.tree);
+                return None;
+            }
             Some(_) if !root.shares() => {
                 faults.add(FaultKind::BlockReachedTwice, place);
                 return None;
@@ -194,6 +217,7 @@ impl<'a> Walker<'a> {
             },
             None => self.first_visit(root, expected, &place, faults)?,
         };
+        let place = Location { inodes: None, ..place };
         let last = match Node::view(&block) {
             Ok(Node::Leaf(leaf)) => leaf.len().checked_sub(1).and_then(|slot| leaf.key(slot)),
             Ok(Node::Internal(node)) => node.len().checked_sub(1).and_then(|slot| node.key(slot)),
@@ -204,6 +228,12 @@ impl<'a> Walker<'a> {
         {
             faults.add(FaultKind::KeyBeyondParent, place);
             return None;
+        }
+        if let Some(sharing) = self.sharing.as_mut().filter(|_| root.tree.is_subvolume()) {
+            sharing.note(expected.bytenr, self.geometry.node_size.into());
+            if let Ok(Node::Leaf(leaf)) = Node::view(&block) {
+                sharing.note_data(&leaf);
+            }
         }
         Some(block)
     }
@@ -216,14 +246,21 @@ impl<'a> Walker<'a> {
         faults: &mut Faults,
     ) -> Option<Buffer> {
         let block = self.read_every_copy(expected, place, faults);
+        let place = &Location { inodes: None, ..place.clone() };
         let header = block.as_ref().and_then(|block| Header::parse(block).ok());
         let Some((block, header)) = block.zip(header) else {
-            let bad = Block { generation: Generation(0), owner: root.tree, level: 0, bad: true };
+            let bad = Block { generation: Generation(0), owner: root.tree, level: 0, bad: true, relocated: false };
             self.blocks.insert(expected.bytenr, bad);
             return None;
         };
         self.judge_header(root, &header, place, faults);
-        let known = Block { generation: header.generation, owner: header.owner, level: header.level, bad: false };
+        let known = Block {
+            generation: header.generation,
+            owner: header.owner,
+            level: header.level,
+            bad: false,
+            relocated: header.flags & NodeFlags::RELOC != 0,
+        };
         self.blocks.insert(expected.bytenr, known);
         self.note_uses(root, &header, &block);
         self.judge_items(place, &block, faults);
@@ -241,10 +278,12 @@ impl<'a> Walker<'a> {
         let copies = self.media.copies(expected.bytenr);
         let mut good: Option<Buffer> = None;
         let mut bad = Vec::new();
+        let mut is_missed = false;
         let size = u64::from(self.geometry.node_size);
         for copy in 0..copies {
-            if let Some(device) = self.media.is_missed(expected.bytenr, copy, size) {
-                faults.not_read(device, size);
+            if let Some(missed) = self.media.missed(expected.bytenr, copy, size) {
+                faults.not_read(missed, size);
+                is_missed = true;
                 continue;
             }
             self.copies_read += 1;
@@ -258,10 +297,11 @@ impl<'a> Walker<'a> {
             }
         }
         if good.is_some() {
+            let place = Location { inodes: None, ..place.clone() };
             for (copy, reason) in bad {
                 faults.add(FaultKind::BadCopy { copy: copy as u64, reason }, place.clone());
             }
-        } else {
+        } else if !bad.is_empty() || !is_missed {
             let reason =
                 bad.into_iter().next().map_or_else(|| "no chunk maps its address".to_owned(), |(_, reason)| reason);
             faults.add(FaultKind::BadBlock { reason }, place.clone());
@@ -271,7 +311,7 @@ impl<'a> Walker<'a> {
 
     fn read_one(&self, expected: &NodeExpectation, copy: usize) -> Result<Buffer, String> {
         let mut block = Buffer::zeroed(self.geometry.node_size as usize);
-        self.media.read_copy(expected.bytenr, copy, &mut block).map_err(|error| sentence(&error))?;
+        self.media.read_block(expected.bytenr, copy, &mut block).map_err(|error| sentence(&error))?;
         verify_node_checksum(&block, self.geometry.checksum).map_err(|error| sentence(&error))?;
         let mut expected = *expected;
         if let Some(fsid) = Header::parse(&block).ok().map(|header| header.fsid).filter(|id| self.seeds.contains(id)) {
@@ -293,7 +333,7 @@ impl<'a> Walker<'a> {
     }
 
     /// Reads any good copy, without reporting bad ones.
-    fn read_any(&self, expected: &NodeExpectation) -> Option<Buffer> {
+    pub(crate) fn read_any(&self, expected: &NodeExpectation) -> Option<Buffer> {
         self.read_checked(expected).ok()
     }
 
@@ -323,10 +363,19 @@ impl<'a> Walker<'a> {
 
     fn judge_items(&self, place: &Location, block: &[u8], faults: &mut Faults) {
         let Ok(Node::Leaf(leaf)) = Node::view(block) else { return };
+        let tree = place.tree;
+        let mut has_inode_cache = false;
         for (key, data) in leaf.iter() {
+            let place = || Location { key: Some(key), ..place.clone() };
+            if let Some(kind) = tree.and_then(|tree| placement::fault_of(tree, &key)) {
+                // The items of one cache are one fault.
+                if kind != FaultKind::InodeCache || !std::mem::replace(&mut has_inode_cache, true) {
+                    faults.add(kind, place());
+                }
+                continue;
+            }
             if let Err(error) = check_item(&key, data, &self.items) {
-                let place = Location { key: Some(key), ..place.clone() };
-                faults.add(FaultKind::BadItem { reason: sentence(&error) }, place);
+                faults.add(FaultKind::BadItem { reason: sentence(&error) }, place());
             }
         }
     }
@@ -475,6 +524,19 @@ fn descend(root: &TreeRoot, fsid: Uuid, visitor: &mut dyn Visitor, faults: &mut 
             }
         }
     }
+}
+
+/// The inodes of a subvolume that may have items from one key to another.
+fn inodes_between(tree: TreeId, first: Option<Key>, end: Option<Key>) -> Option<(u64, u64)> {
+    if !tree.is_subvolume() {
+        return None;
+    }
+    let first = first.map_or(Ino::FIRST_FREE.0, |key| key.objectid);
+    let last = end.map_or(Ino::LAST_FREE.0, |end| {
+        let has_items = end > Key::new(end.objectid, ItemType::INODE_ITEM, 0);
+        if has_items { end.objectid } else { end.objectid.saturating_sub(1) }
+    });
+    Some((first, last.min(Ino::LAST_FREE.0)))
 }
 
 /// Returns whether blocks of subvolumes may have this owner.

@@ -5,13 +5,14 @@ mod names;
 
 use std::collections::{HashMap, HashSet};
 
-use ubtrfs_format::items::{FileExtent, InodeItem, dir_entries};
-use ubtrfs_format::{Ino, ItemType, Key, Leaf, Logical, TreeId, objectid};
+use ubtrfs_format::items::{DirEntry, FileExtent, InodeItem, InodeRef, dir_entries, inode_refs};
+use ubtrfs_format::{DirIndex, Ino, ItemType, Key, Leaf, Logical, TreeId, objectid};
 
 pub(crate) use file::Rules;
 pub(crate) use names::path_of;
 
 use crate::fault::{FaultKind, Location, shown};
+use crate::placement;
 use crate::report::Faults;
 use crate::roots::Link;
 use crate::walk::{TreeRoot, Visitor, Walker};
@@ -47,6 +48,8 @@ pub(crate) struct SubvolumeCheck<'a> {
     /// Directory items without an index: key and fingerprint.
     unpaired: Vec<(Key, u64)>,
     current: Option<Inode>,
+    /// Whether the root directory has items.
+    has_root: bool,
     /// Whether the items just before could not be read.
     after_gap: bool,
     complete: bool,
@@ -76,6 +79,7 @@ impl<'a> SubvolumeCheck<'a> {
             orphans: HashSet::new(),
             unpaired: Vec::new(),
             current: None,
+            has_root: false,
             after_gap: false,
             complete: true,
             links: Vec::new(),
@@ -99,6 +103,9 @@ impl<'a> SubvolumeCheck<'a> {
             faults.not_compared("names and orphans of subvolumes that could not all be read");
             return self.finished();
         }
+        if !self.has_root {
+            faults.add(FaultKind::MissingInode, Location::inode(self.tree, Ino::ROOT_DIR));
+        }
         for ino in self.unlinked.iter().filter(|ino| !self.orphans.contains(ino)) {
             faults.add(FaultKind::NoOrphanItem, Location::inode(self.tree, Ino(*ino)));
         }
@@ -118,6 +125,10 @@ impl<'a> SubvolumeCheck<'a> {
         if key.objectid < Ino::FIRST_FREE.0 || key.objectid > Ino::LAST_FREE.0 {
             return;
         }
+        // The walk has reported it, and readers ignore it.
+        if placement::fault_of(self.tree, &key).is_some() {
+            return;
+        }
         if self.current.as_ref().is_none_or(|current| current.ino != key.objectid) {
             self.close(faults);
             self.open(key, faults);
@@ -130,6 +141,13 @@ impl<'a> SubvolumeCheck<'a> {
                 let mode = inode.item.map_or(0, |item| item.mode);
                 if key.item_type == ItemType::INODE_REF && key.offset == key.objectid {
                     inode.names += 1;
+                    let mut found = inode_refs(data);
+                    let is_right = matches!(found.next(), Some(Ok(InodeRef { index: DirIndex(0), name: b".." })))
+                        && found.next().is_none()
+                        && key.objectid == Ino::ROOT_DIR.0;
+                    if !is_right {
+                        faults.add(FaultKind::ReferenceToItself, place.clone());
+                    }
                 }
                 names_of(key, data, mode, |name| {
                     inode.names += 1;
@@ -170,6 +188,7 @@ impl<'a> SubvolumeCheck<'a> {
         let partial = self.after_gap && !begins;
         self.after_gap = false;
         self.inodes += 1;
+        self.has_root |= key.objectid == Ino::ROOT_DIR.0;
         if !begins && !partial {
             faults.add(FaultKind::MissingInode, Location::inode(self.tree, Ino(key.objectid)));
         }
@@ -196,11 +215,14 @@ impl<'a> SubvolumeCheck<'a> {
         if item.nlink == 0 {
             self.unlinked.push(inode.ino);
         }
+        if inode.ino == Ino::ROOT_DIR.0 && !names::is_directory(item.mode) {
+            faults.add(FaultKind::RootNotDirectory, place.clone());
+        }
         if names::is_directory(item.mode) {
             if inode.names > 1 {
                 faults.add(FaultKind::DirectoryNames { names: inode.names }, place.clone());
             }
-            if item.size != inode.entry_bytes {
+            if item.size != inode.entry_bytes && item.nlink != 0 {
                 let kind = FaultKind::DirectorySize { found: item.size, expected: inode.entry_bytes };
                 faults.add(kind, place.clone());
             }
@@ -222,6 +244,7 @@ fn directory_item(inode: &mut Inode, key: Key, data: &[u8], names: &Names, place
     inode.has_entries = true;
     let mut seen: HashSet<&[u8]> = HashSet::new();
     for entry in dir_entries(data).flatten() {
+        judge_location(&entry, place, faults);
         inode.entry_bytes = inode.entry_bytes.saturating_add(entry.name.len() as u64);
         let duplicate = !seen.insert(entry.name);
         if duplicate {
@@ -234,12 +257,28 @@ fn directory_item(inode: &mut Inode, key: Key, data: &[u8], names: &Names, place
 fn directory_index(inode: &mut Inode, key: Key, data: &[u8], names: &Names, place: &Location, faults: &mut Faults) {
     inode.has_entries = true;
     for entry in dir_entries(data).flatten() {
+        judge_location(&entry, place, faults);
         inode.entry_bytes = inode.entry_bytes.saturating_add(entry.name.len() as u64);
         let print = names.print((entry.location, entry.file_type, entry.name));
         if inode.waiting.remove(&print).is_none() && !inode.partial {
             let kind = FaultKind::IndexWithoutItem { index: key.offset, name: shown(entry.name) };
             faults.add(kind, place.clone());
         }
+    }
+}
+
+/// An entry points to an inode item or to the root item of a subvolume. The kernel notes a
+/// subvolume with 0 as the offset of its root item, a snapshot with the highest offset, which
+/// stands for its newest root item, and one that was moved with the offset that its root item has.
+fn judge_location(entry: &DirEntry<'_>, place: &Location, faults: &mut Faults) {
+    let is_possible = match entry.location.item_type {
+        ItemType::INODE_ITEM => entry.location.offset == 0,
+        ItemType::ROOT_ITEM => true,
+        _ => false,
+    };
+    if !is_possible {
+        let (name, location) = (shown(entry.name), entry.location.to_string());
+        faults.add(FaultKind::EntryLocation { name, location }, place.clone());
     }
 }
 

@@ -2,10 +2,7 @@
 //! This shows that `check` would find violations of the invariants for which all tests use it: free
 //! space and used space (invariant 9, invariant 10) and references (invariant 20).
 
-use std::collections::BTreeSet;
-use std::process::Command;
-
-use crate::common::{checked, shown, unpack};
+use crate::common::cases::{Case, Progs, is, judge, of_type};
 use ubtrfs_damage::Image;
 use ubtrfs_format::items::{
     BlockGroupItem, DataRef, DevItem, ExtentFlags, ExtentItem, FileExtent, FileExtentKind, FileType, FreeSpaceInfo,
@@ -13,36 +10,6 @@ use ubtrfs_format::items::{
     encode_sys_chunk, inode_refs, sys_chunks,
 };
 use ubtrfs_format::{DirIndex, Generation, Ino, ItemType, Key, Logical, Physical, TreeId};
-
-/// The verdict of `btrfs check` about the same damage.
-#[derive(Clone, Copy, PartialEq, Debug)]
-enum Progs {
-    Objects,
-    /// It does not check this, or tolerates it.
-    Silent,
-}
-
-struct Case {
-    name: &'static str,
-    fixture: &'static str,
-    damage: fn(&Image),
-    /// The kinds of faults and warnings that must be found, no more and no less.
-    kinds: &'static [&'static str],
-    progs: Progs,
-}
-
-fn kinds(report: &ubtrfs_check::Report) -> BTreeSet<String> {
-    let kind = |fault| serde_json::to_value(fault).unwrap()["kind"].as_str().unwrap().to_owned();
-    report.faults.iter().chain(&report.warnings).map(kind).collect()
-}
-
-fn of_type(item_type: ItemType) -> impl Fn(&Key, &[u8]) -> bool {
-    move |key, _| key.item_type == item_type
-}
-
-fn is(objectid: u64, item_type: ItemType) -> impl Fn(&Key, &[u8]) -> bool {
-    move |key, _| key.objectid == objectid && key.item_type == item_type
-}
 
 /// The inode number of the first regular file with an extent on disk.
 fn file_with_extent(image: &Image) -> u64 {
@@ -881,28 +848,5 @@ const CASES: &[Case] = &[
 
 #[test]
 fn every_damage_is_found_and_nothing_else() {
-    let only = std::env::var("CASE").unwrap_or_default();
-    // The verdicts above are those of this version. Others check more or less.
-    let version = Command::new("btrfs").arg("--version").output();
-    let progs = version.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("v6.2"));
-    let mut wrong = Vec::new();
-    for case in CASES.iter().filter(|case| case.name.contains(&only)) {
-        let dir = tempfile::tempdir().unwrap();
-        let images = unpack(case.fixture, dir.path());
-        (case.damage)(&Image::open(&images[0]));
-        let report = checked(&images);
-        let expected: BTreeSet<String> = case.kinds.iter().map(ToString::to_string).collect();
-        if kinds(&report) != expected {
-            wrong.push(format!("{}: {:?}\n{}\n{:?}", case.name, kinds(&report), shown(&report), report.not_compared));
-        }
-        if progs {
-            let output =
-                Command::new("btrfs").args(["check", "--force", "--check-data-csum"]).args(&images).output().unwrap();
-            let verdict = if output.status.success() { Progs::Silent } else { Progs::Objects };
-            if verdict != case.progs {
-                wrong.push(format!("{}: btrfs check: {verdict:?}", case.name));
-            }
-        }
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    judge(CASES);
 }

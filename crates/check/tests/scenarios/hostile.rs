@@ -94,3 +94,12 @@ fn missing_devices_are_reported_and_the_rest_is_checked() {
     assert_eq!(report.faults.iter().filter(|fault| is_missing(fault)).count(), 1);
     assert!(report.stats.inodes > 400, "the other copies are all there");
 }
+
+#[test]
+fn a_missing_device_of_four_is_one_fault() {
+    let dir = tempfile::tempdir().unwrap();
+    let images = unpack("prof-raid10", dir.path());
+    let report = check(&open(&images[..3]), &Options::default()).unwrap();
+    assert_eq!(report.fault_count, 1, "{}", crate::common::shown(&report));
+    assert_eq!(report.faults[0].level(), ubtrfs_check::Level::Space, "the other devices have everything");
+}

@@ -4,7 +4,11 @@
 
 mod common;
 mod damage;
+mod documents;
 mod dropping;
 mod fixtures;
 mod hostile;
+mod interrupted;
 mod parity;
+mod records;
+mod start;

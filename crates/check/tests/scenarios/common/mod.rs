@@ -1,5 +1,7 @@
 //! Unpacks the fixtures, as volumes to check.
 
+pub mod cases;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -24,7 +26,9 @@ pub fn names() -> Vec<String> {
 
 /// The directory of this crate's own volumes: `dropping` (a subvolume whose deletion is about to
 /// start) and `shared` (trees of several levels that snapshots share, whose source subvolume is
-/// deleted).
+/// deleted); interrupted work of kernels: `merging` (a balance that merges its trees) and
+/// `evicting` (a file that is being freed); `nested` (snapshots of a top level without a UUID that
+/// has subvolumes); and `quota` (quota groups of two levels that are consistent).
 fn own() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
 }
