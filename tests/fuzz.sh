@@ -21,7 +21,7 @@ for file in fuzz/fuzz_targets/*.rs; do
     echo "== $name"
     # A whole volume passes through much code, hardly any of it unsafe: without a sanitizer it gets further.
     sanitizer=address
-    case $name in whole_image | log_replay) sanitizer=none ;; esac
+    case $name in whole_image | log_replay | dump) sanitizer=none ;; esac
     # New inputs go to the first directory that is named.
     mkdir -p "fuzz/scratch/$name"
     cargo +nightly fuzz run --sanitizer "$sanitizer" "$name" "fuzz/scratch/$name" "fuzz/corpus/$name" -- \

@@ -37,5 +37,6 @@ pub use node::{
 pub use resilvered::Resilvered;
 pub use superblock::{
     BackupRoot, BackupRootBytes, CompatRo, Incompat, LABEL_SIZE, SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC,
-    SUPERBLOCK_MAGIC_AT, SUPERBLOCK_SIZE, SYS_CHUNK_ARRAY_MAX, Superblock, SuperblockFlags, WIPED_AT_ENDS,
+    SUPERBLOCK_MAGIC_AT, SUPERBLOCK_SIZE, SYS_CHUNK_ARRAY_MAX, Superblock, SuperblockChange, SuperblockFlags,
+    WIPED_AT_ENDS,
 };

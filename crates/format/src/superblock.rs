@@ -244,6 +244,52 @@ struct SuperblockBytes {
 
 const _: () = assert!(size_of::<SuperblockBytes>() == SUPERBLOCK_SIZE);
 
+/// A change to the bytes of a superblock. Fields that are not named keep their bytes, so that a
+/// superblock with features that are not known here loses nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SuperblockChange<'a> {
+    /// The physical address of the copy.
+    pub bytenr: Option<Physical>,
+    /// The flags.
+    pub flags: Option<SuperblockFlags>,
+    /// The device with the superblock.
+    pub dev_item: Option<DevItem>,
+    /// The label, without zero bytes at its end. What is longer than a label is cut.
+    pub label: Option<&'a [u8]>,
+}
+
+impl SuperblockChange<'_> {
+    /// Makes the change in `bytes`, and corrects the checksum.
+    ///
+    /// # Errors
+    ///
+    /// If there are too few bytes, or the checksum's type is unknown.
+    pub fn apply(&self, bytes: &mut [u8]) -> Result<()> {
+        let have = bytes.len();
+        let short = || Error::TooShort { what: "superblock", need: SUPERBLOCK_SIZE, have };
+        let bytes = bytes.get_mut(..SUPERBLOCK_SIZE).ok_or_else(short)?;
+        let (raw, _) = SuperblockBytes::mut_from_prefix(bytes).map_err(|_| short())?;
+        let checksum = ChecksumType::from_raw(raw.csum_type.get())?;
+        if let Some(bytenr) = self.bytenr {
+            raw.bytenr = bytenr.0.into();
+        }
+        if let Some(flags) = self.flags {
+            raw.flags = flags.0.into();
+        }
+        if let Some(dev_item) = self.dev_item {
+            raw.dev_item = dev_item.into();
+        }
+        if let Some(label) = self.label {
+            let label = &label[..label.len().min(LABEL_SIZE - 1)];
+            raw.label = [0; LABEL_SIZE];
+            raw.label[..label.len()].copy_from_slice(label);
+        }
+        let sum = checksum.compute(&bytes[CHECKSUM_FIELD..]);
+        bytes[..CHECKSUM_FIELD].copy_from_slice(&sum.0);
+        Ok(())
+    }
+}
+
 /// The content of a superblock. Each device has its own; they differ only in `bytenr` and
 /// `dev_item`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -44,6 +44,7 @@ fn main() {
     make_partitions();
     make_import();
     make_nbd();
+    make_dump();
     make_from_the_fixtures();
 }
 
@@ -92,6 +93,12 @@ fn make_partitions() {
 fn make_nbd() {
     for (name, input) in ubtrfs_fuzzing::nbd_inputs() {
         keep("nbd", name, &input);
+    }
+}
+
+fn make_dump() {
+    for (name, input) in ubtrfs_fuzzing::dump_inputs() {
+        keep("dump", &name, &input);
     }
 }
 

@@ -7,6 +7,7 @@
 
 #![allow(clippy::missing_panics_doc, reason = "a panic is how a target reports what it found")]
 
+mod dump;
 mod import;
 mod log_replay;
 mod nbd;
@@ -15,6 +16,7 @@ mod partitions;
 mod superblock;
 mod whole_image;
 
+pub use dump::{dump, inputs as dump_inputs};
 pub use import::{import, inputs as import_inputs};
 pub use log_replay::{inputs as log_replay_inputs, log_replay, use_log};
 pub use nbd::{inputs as nbd_inputs, nbd};
@@ -43,4 +45,5 @@ pub const TARGETS: &[Target] = &[
     Target { name: "whole_image", run: whole_image, mutations: 600 },
     Target { name: "log_replay", run: log_replay, mutations: 600 },
     Target { name: "import", run: import, mutations: 300 },
+    Target { name: "dump", run: dump, mutations: 600 },
 ];
