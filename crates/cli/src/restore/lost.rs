@@ -10,6 +10,7 @@ use ubtrfs_format::items::FileType;
 use ubtrfs_format::{Ino, TreeId};
 use ubtrfs_image::is_name;
 
+use super::record::Fate;
 use super::walk::Walk;
 use super::way::Way;
 use crate::failure::{Failure, Result};
@@ -73,7 +74,7 @@ impl Walk<'_> {
             let found = match self.source.fs.find_inodes(subvolume, from, BATCH) {
                 Ok(found) => found,
                 Err(error) => {
-                    self.problems.add("/", format!("lost files can't be looked for: {}", sentence(&error)));
+                    self.record.general(&format!("lost files can't be looked for: {}", sentence(&error)));
                     return Ok(());
                 }
             };
@@ -124,8 +125,8 @@ impl Walk<'_> {
         self.place_or_lose(id, &Home::of(inode), Some(why), why)
     }
 
-    /// Copies an inode to its place, or to `lost+found` if that is in use. Notes the problem
-    /// `placed` in the first case, and `lost` in the second.
+    /// Copies an inode to its place, or to `lost+found` if that is in use. Notes that it was found,
+    /// with `placed` in the first case, and with `lost` in the second.
     fn place_or_lose(&mut self, id: InodeId, home: &Home, placed: Option<&str>, lost: &str) -> Result<()> {
         if home.parent.is_some() && self.place(id, home, placed)? == Placed::Yes {
             return Ok(());
@@ -138,19 +139,19 @@ impl Walk<'_> {
                 Placed::NoWay => break,
             }
         }
-        self.problems.add("/", format!("inode {} has no place in lost+found: it is not copied", id.ino));
+        self.record.general(&format!("inode {} has no place in lost+found: it is not copied", id.ino));
         Ok(())
     }
 
-    /// Copies an inode that the walk has not found, and notes a problem with it, if there is one.
-    fn place(&mut self, id: InodeId, home: &Home, problem: Option<&str>) -> Result<Placed> {
+    /// Copies an inode that the walk has not found, and notes how it was found, if that is given.
+    fn place(&mut self, id: InodeId, home: &Home, found: Option<&str>) -> Result<Placed> {
         let name = &home.name;
         let way = match self.way_to(id.subvolume, home.parent) {
             Ok(way) => way,
             Err(error) if target::is_fatal(&error) => return Err(Failure::about(LOST.escape_ascii(), &error)),
             Err(error) => {
                 let what = format!("inode {} can't be put where it was: {}", id.ino, sentence(&error));
-                self.problems.add("/", what);
+                self.record.general(&what);
                 return Ok(Placed::NoWay);
             }
         };
@@ -159,17 +160,27 @@ impl Walk<'_> {
         let times = opened.as_ref().map(|at| target::times(at)).transpose();
         let times = times.map_err(|error| Failure::about(Shown(&way.path), &error))?;
         let there = opened.as_ref().and_then(|at| target::type_of(at, name));
-        let is_directory =
-            self.source.fs.inodes().attributes(id).is_ok_and(|attributes| attributes.file_type == FileType::Directory);
+        let path = way.path.join(name.clone());
+        if !self.is_wanted(&path) {
+            return Ok(Placed::Yes);
+        }
+        let attributes = self.source.fs.inodes().attributes(id).ok();
+        let is_directory = attributes.as_ref().is_some_and(|attributes| attributes.file_type == FileType::Directory);
+        let is_there = || {
+            let (at, attributes) = (opened.as_ref()?, attributes.as_ref()?);
+            Some(self.is_there(at, name, attributes, &path))
+        };
         let entered = match there {
             // A directory that was made as the parent of another file is entered.
             Some(rustix::fs::FileType::Directory) if is_directory => self.seen.insert(id),
-            Some(_) => return Ok(Placed::NameTaken),
-            None => {
-                if let Some(problem) = problem {
-                    self.problems.add(Shown(&way.path.join(name.clone())), problem);
+            Some(_) if is_there() != Some(true) => return Ok(Placed::NameTaken),
+            _ => {
+                let lost = self.record.fates.lost;
+                let entered = self.entry(&way, name, id)?;
+                if let Some(why) = found.filter(|_| self.record.fates.lost == lost) {
+                    self.record.note(&path, &Fate::Found(why));
                 }
-                self.entry(&way, name, id)?
+                entered
             }
         };
         if entered {

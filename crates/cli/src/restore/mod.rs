@@ -2,6 +2,8 @@
 
 mod content;
 mod lost;
+mod make;
+mod record;
 mod report;
 mod source;
 mod undelete;
@@ -10,13 +12,11 @@ mod way;
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use ubtrfs_format::items::FileType;
-use ubtrfs_volume::Device;
 
 use crate::args;
-use crate::device::open_for_reading;
+use crate::device::{Opened, open_what_can_be_read};
 use crate::failure::{Failure, Result};
 use crate::host::target::Target;
 use crate::json;
@@ -39,13 +39,13 @@ pub fn run(arguments: &args::Restore) -> Result<()> {
     }
     let arguments = &arguments;
     let (devices, directory) = places(arguments)?;
-    let reading = open_for_reading(&devices, arguments.window)?;
+    let opened = open_what_can_be_read(&devices, arguments.window)?;
     if arguments.list_commits {
-        say(&source::list(&reading.devices)?);
+        say(&source::list(&opened.devices)?);
         return Ok(());
     }
     let is_new = directory.as_ref().filter(|directory| !directory.exists());
-    let done = copy(arguments, &devices, &reading.devices, directory.as_deref());
+    let done = copy(arguments, &devices, &opened, directory.as_deref());
     if let (Err(_), Some(directory)) = (&done, is_new) {
         // The directory is removed if nothing was copied; otherwise the removal fails.
         let _ = std::fs::remove_dir(directory);
@@ -53,19 +53,15 @@ pub fn run(arguments: &args::Restore) -> Result<()> {
     done
 }
 
-fn copy(
-    arguments: &args::Restore,
-    paths: &[PathBuf],
-    devices: &[Arc<dyn Device>],
-    directory: Option<&Path>,
-) -> Result<()> {
+fn copy(arguments: &args::Restore, paths: &[PathBuf], opened: &Opened, directory: Option<&Path>) -> Result<()> {
+    let (devices, sources) = (&*opened.devices, &opened.sources);
     if arguments.undelete {
-        return undelete::run(arguments, paths, devices, directory);
+        return undelete::run(arguments, paths, devices, sources, directory);
     }
-    let target = directory.map(Target::prepare).transpose()?;
+    let target = directory.map(|directory| Target::prepare(directory, arguments.go_on)).transpose()?;
     let source = Source::open(paths, devices, arguments)?;
     note!("ubtrfs: copying {}", source.what);
-    let mut walk = Walk::new(&source, arguments, target);
+    let mut walk = Walk::new(&source, arguments, sources, target)?;
     let done = match &arguments.path {
         None => walk.tree(source.fs.root()).and_then(|()| walk.lost_inodes()),
         Some(path) => copy_path(&mut walk, path.as_bytes()),
@@ -75,11 +71,13 @@ fn copy(
         walk.list_other_subvolumes();
     }
     // The losses so far are reported even if nothing more can be written.
-    let report = walk.finish();
+    let mut report = walk.finish();
+    report.write(directory);
     if arguments.json {
         json::print(&report.described())?;
     } else {
         say(&report.summary());
+        say(&report.advice(paths));
     }
     report.report_problems();
     done?;

@@ -1,18 +1,20 @@
 //! The volume that is copied: opened by the newest usable superblock or backup root.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ubtrfs::{Damage, Filesystem, Options, Refusal, Rescue};
+use ubtrfs::{Damage, Filesystem, Options, Rescue};
 use ubtrfs_errors::sentence;
-use ubtrfs_volume::{Candidate, Device, Error as VolumeError, Volume};
+use ubtrfs_volume::{Candidate, Device, Error as VolumeError, Origin, Volume};
 
 use crate::args;
 use crate::commits;
 use crate::device::about_volume_within;
 use crate::failure::{Failure, Result};
 use crate::output::note;
+use crate::reading::{self, Unopened};
+use crate::show::harmless;
 
 /// A damaged volume, opened for reading.
 pub struct Source {
@@ -32,8 +34,9 @@ pub fn list(devices: &[Arc<dyn Device>]) -> Result<String> {
     }
     let mut text = String::new();
     for candidate in &candidates {
-        let state = match Volume::open_candidate(devices.to_vec(), candidate) {
-            Ok(_) => String::from("the chunk tree can be read"),
+        let state = match Volume::open_what_is_left(devices, candidate) {
+            Ok((_, None)) => String::from("the chunk tree can be read"),
+            Ok((_, Some(error))) => format!("parts of the chunk tree can't be read: {}", sentence(&error)),
             Err(error) => sentence(&error),
         };
         let log = if candidate.superblock.log_root.0 == 0 { "" } else { ", with a log" };
@@ -52,11 +55,28 @@ pub fn no_commit(device: &str, commit: u64) -> Failure {
 impl Source {
     /// Opens the newest state that can be opened, or the selected one; reports those that can't.
     pub fn open(paths: &[PathBuf], devices: &[Arc<dyn Device>], arguments: &args::Restore) -> Result<Self> {
+        let device = paths.first().map(|path| path.display().to_string()).unwrap_or_default();
         let mut failure = None;
+        if arguments.commit.is_none() {
+            let opened = reading::newest(paths, arguments.window, devices).and_then(|volume| {
+                let superblock = volume.superblocks().current();
+                let newest = Candidate { copy: superblock.bytenr, superblock, origin: Origin::Superblock };
+                Self::with_engine(paths, volume, newest.to_string(), arguments)
+            });
+            match opened {
+                Ok(source) => return Ok(source),
+                // The candidates say more.
+                Err(error) => failure = Some(error.failure().sentence().to_owned()),
+            }
+        }
         let candidates = match arguments.commit {
             Some(commit) => commits::with_generation(devices, commit),
             None => Volume::candidates(devices),
         };
+        match &failure {
+            Some(error) if !candidates.is_empty() => note!("ubtrfs: {}", harmless(error)),
+            _ => failure = None,
+        }
         for candidate in candidates {
             match Self::open_candidate(devices, &candidate, arguments) {
                 Ok(source) => return Ok(source),
@@ -66,7 +86,6 @@ impl Source {
                 }
             }
         }
-        let device = paths.first().map(|path| path.display().to_string()).unwrap_or_default();
         match (failure, arguments.commit) {
             (Some(_), _) => Err(Failure::new(format!("{device}: no state of the volume can be opened"))),
             (None, Some(commit)) => Err(no_commit(&device, commit)),
@@ -80,34 +99,30 @@ impl Source {
         candidate: &Candidate,
         arguments: &args::Restore,
     ) -> std::result::Result<Self, String> {
-        let volume = Volume::open_candidate(devices.to_vec(), candidate).map_err(|error| sentence(&error))?;
+        let (volume, what) = reading::state(devices, candidate)?;
+        Self::with_engine(&[], volume, what, arguments).map_err(|error| error.failure().sentence().to_owned())
+    }
+
+    fn with_engine(
+        paths: &[PathBuf],
+        volume: Volume,
+        what: String,
+        arguments: &args::Restore,
+    ) -> std::result::Result<Self, Unopened> {
         let volume = Arc::new(volume);
-        let open = |no_log_replay| {
-            let damage = Arc::new(Damage::default());
-            let options = Options {
-                read_only: true,
-                no_log_replay,
-                subvolume: arguments.subvol.clone(),
-                subvolume_id: arguments.subvolid,
-                no_atime: true,
-                background_commits: false,
-                rescue: Rescue {
-                    pass_over: Some(Arc::clone(&damage)),
-                    ignore_data_checksums: arguments.ignore_checksums,
-                    ..Rescue::default()
-                },
-                ..Options::default()
-            };
-            Filesystem::open(Arc::clone(&volume), options).map(|fs| (fs, damage))
+        let damage = Arc::new(Damage::default());
+        let options = Options {
+            no_log_replay: arguments.nologreplay,
+            subvolume: arguments.subvol.clone(),
+            subvolume_id: arguments.subvolid,
+            no_atime: true,
+            background_commits: false,
+            rescue: Rescue { ignore_data_checksums: arguments.ignore_checksums, ..Rescue::default() },
+            ..Options::default()
         };
-        let (fs, damage) = match open(arguments.nologreplay) {
-            Err(error @ ubtrfs::Error::Refused(Refusal::BadLog(_) | Refusal::LogOfUnknownFeatures(_))) => {
-                note!("ubtrfs: going on without the log: {}", sentence(&error));
-                open(true)
-            }
-            opened => opened,
-        }
-        .map_err(|error| sentence(&error))?;
-        Ok(Self { volume, fs, damage, what: candidate.to_string() })
+        let shown = paths.first().map_or(Path::new("the volume"), PathBuf::as_path);
+        let fs = reading::open_engine(shown, &volume, &reading::passing_over(options, &damage))?;
+        reading::say_what_is_missing(&shown.display().to_string(), &volume);
+        Ok(Self { volume, fs, damage, what })
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ubtrfs::InodeId;
 use ubtrfs_errors::sentence;
 use ubtrfs_format::items::{FileType, InodeItem};
-use ubtrfs_format::{Ino, ItemType, Key, TreeId};
+use ubtrfs_format::{Generation, Ino, ItemType, Key, TreeId};
 use ubtrfs_tree::{Damage, Snapshot};
 use ubtrfs_volume::{Candidate, Device};
 
@@ -16,6 +16,7 @@ use super::walk::Walk;
 use crate::args;
 use crate::commits;
 use crate::failure::{Failure, Result};
+use crate::host::sources::Sources;
 use crate::host::target::Target;
 use crate::output::{note, say};
 use crate::trees::Trees;
@@ -30,9 +31,10 @@ pub fn run(
     arguments: &args::Restore,
     paths: &[PathBuf],
     devices: &[Arc<dyn Device>],
+    sources: &Sources,
     directory: Option<&Path>,
 ) -> Result<()> {
-    let target = directory.map(Target::prepare).transpose()?;
+    let target = directory.map(|directory| Target::prepare(directory, arguments.go_on)).transpose()?;
     let mut states: Vec<Candidate> = commits::all(devices).into_iter().map(|commit| commit.candidate).collect();
     states.dedup_by_key(|state| state.superblock.generation);
     let shown = paths.first().map(|path| path.display().to_string()).unwrap_or_default();
@@ -55,9 +57,11 @@ pub fn run(
             }
         };
         if let Some(newer) = &newer
-            && let Some(report) = copy_changed(arguments, &older, newer, target.as_ref())?
+            && let Some(mut report) = copy_changed(arguments, &older, newer, sources, target.as_ref())?
         {
             count += 1;
+            let name = directory_of(state.superblock.generation);
+            report.write(directory.map(|directory| directory.join(&name)).as_deref());
             say(&format!("commit {}: {}", state.superblock.generation, report.summary()));
             report.report_problems();
             is_entire &= report.is_entire();
@@ -73,12 +77,18 @@ pub fn run(
     if is_entire { Ok(()) } else { Err(Failure::Said(1)) }
 }
 
+/// Returns the name of the directory for the files of a commit.
+fn directory_of(generation: Generation) -> String {
+    format!("generation-{generation}")
+}
+
 /// Copies the files that a commit has, and a newer one doesn't have in the same version. Returns
 /// `None` if there are none.
 fn copy_changed(
     arguments: &args::Restore,
     older: &Source,
     newer: &Source,
+    sources: &Sources,
     target: Option<&Target>,
 ) -> Result<Option<Report>> {
     let subvolume = older.fs.root().subvolume;
@@ -86,7 +96,7 @@ fn copy_changed(
     if changed.is_empty() && problem.is_none() {
         return Ok(None);
     }
-    let mut walk = Walk::new(older, arguments, None);
+    let mut walk = Walk::new(older, arguments, sources, None)?;
     let mut wanted = Vec::new();
     for ino in changed {
         if let Some(home) = walk.home_of(subvolume, ino)? {
@@ -99,11 +109,12 @@ fn copy_changed(
     let generation = older.volume.superblocks().current().generation;
     // The directory is made in the one that was found empty, and symbolic links that somebody has
     // put there since are not followed.
-    let name = format!("generation-{generation}");
-    let place = target.map(|target| target.make_target(name.as_bytes())).transpose();
-    let mut walk = Walk::new(older, arguments, place.map_err(|error| Failure::about(&name, &error))?);
+    let name = directory_of(generation);
+    let place = target.map(|target| target.make_target(name.as_bytes(), arguments.go_on)).transpose();
+    let place = place.map_err(|error| Failure::about(&name, &error))?;
+    let mut walk = Walk::new(older, arguments, sources, place)?;
     if let Some(problem) = problem {
-        walk.problems.add("/", problem);
+        walk.record.general(&problem);
     }
     for (id, home) in &wanted {
         walk.place_at(*id, home)?;

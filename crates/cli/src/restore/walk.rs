@@ -3,32 +3,33 @@
 //! each file whose other names have not been found yet. Paths are assembled for messages only.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 
+use regex::bytes::Regex;
 use ubtrfs::{Attributes, DirectoryEntry, Errno, InodeId};
 use ubtrfs_errors::sentence;
 use ubtrfs_format::items::FileType;
 use ubtrfs_format::{DirIndex, Ino, TreeId};
 use ubtrfs_image::{HostDirectory, LinkedPath, is_name};
 
-use super::content;
+use super::record::{Fate, Record};
 use super::report::{Copied, Report};
 use super::source::Source;
 use super::way::Way;
 use crate::args;
 use crate::failure::{Failure, Result};
+use crate::host::sources::Sources;
 use crate::host::target::{self, Identity, Made, Shown, Target, is_fatal};
 use crate::output::say;
-use crate::problems::Problems;
+use crate::path::{AtEnd, lookup};
+use crate::report::Progress;
+use crate::size::show_size;
 use crate::trees::Trees;
 
 /// How many entries are listed at a time.
 const BATCH: usize = 64;
-/// How many files with several names are remembered until all their names have been found.
-const MAX_LINKED: usize = 1 << 20;
-
 /// How many kinds of omissions are listed.
 const MAX_LEFT_OUT: usize = 100;
 
@@ -65,12 +66,12 @@ struct Level {
 
 /// The copy of an inode that has several names. It holds no descriptor, since there may be many
 /// such inodes.
-struct First {
-    at: Rc<HostDirectory>,
-    name: Vec<u8>,
-    known: Identity,
+pub(super) struct First {
+    pub(super) at: Rc<HostDirectory>,
+    pub(super) name: Vec<u8>,
+    pub(super) known: Identity,
     /// How many of the names have not been found yet.
-    left: u32,
+    pub(super) left: u32,
 }
 
 /// A copy in progress.
@@ -78,11 +79,16 @@ pub struct Walk<'a> {
     pub(super) source: &'a Source,
     pub(super) arguments: &'a args::Restore,
     pub(super) target: Option<Target>,
-    pub(super) problems: Problems,
+    /// The devices of the volume, which are never written to.
+    pub(super) sources: &'a Sources,
+    pub(super) record: Record,
+    /// The pattern that the paths of copied files match, and the path that the walk begins at.
+    wanted: Option<(&'a Regex, Vec<u8>)>,
+    progress: Progress,
     copied: Copied,
     pub(super) seen: InodeSet,
     /// Files with several names.
-    linked: HashMap<InodeId, First>,
+    pub(super) linked: HashMap<InodeId, First>,
     /// The ways to the directories of lost files.
     pub(super) ways: HashMap<Ino, Way>,
     snapshots: Vec<TreeId>,
@@ -95,14 +101,28 @@ pub struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    pub fn new(source: &'a Source, arguments: &'a args::Restore, target: Option<Target>) -> Self {
+    pub fn new(
+        source: &'a Source,
+        arguments: &'a args::Restore,
+        sources: &'a Sources,
+        target: Option<Target>,
+    ) -> Result<Self> {
+        let start = arguments.path.as_ref().map_or_else(Vec::new, |path| path.as_bytes().to_vec());
+        let in_volume = |name: &str| [&*start, b"/", name.as_bytes()].concat();
+        let at = target.as_ref().map(|target| target.descriptor(target.root()).and_then(|at| at.try_clone()));
+        let at = at.transpose().map_err(|error| Failure::about("/", &error))?;
+        let is_taken = |name: &str| lookup(&source.fs, &in_volume(name), AtEnd::Stay).is_ok();
+        let record = Record::begin(at, arguments.go_on, is_taken);
         let found = source.fs.find_subvolumes().into_iter();
         let snapshots = found.filter(|subvolume| subvolume.is_snapshot).map(|subvolume| subvolume.id).collect();
-        Self {
+        Ok(Self {
             source,
             arguments,
             target,
-            problems: Problems::default(),
+            sources,
+            record,
+            wanted: arguments.path_regex.as_ref().map(|regex| (regex, start)),
+            progress: Progress::new(),
             copied: Copied::default(),
             seen: InodeSet::default(),
             linked: HashMap::new(),
@@ -111,17 +131,19 @@ impl<'a> Walk<'a> {
             subvolumes: Vec::new(),
             met: HashSet::new(),
             others: Vec::new(),
-        }
+        })
     }
 
     pub fn finish(self) -> Report {
         Report {
             copied: self.copied,
             others: self.others,
-            problems: self.problems,
+            source: self.source.what.clone(),
+            record: self.record,
             damage: self.source.damage.sentences(),
             unverified: self.source.damage.unverified() > 0,
             dry_run: self.target.is_none(),
+            file: None,
         }
     }
 
@@ -158,7 +180,11 @@ impl<'a> Walk<'a> {
             }
             let Some(entry) = here.batch.pop_front() else {
                 self.finish_directory(here)?;
-                levels.pop();
+                let done = levels.pop();
+                if let (Some(done), Some(above)) = (done, levels.last()) {
+                    let to = above.to.clone();
+                    self.drop_unwanted(&to, &done.to);
+                }
                 continue;
             };
             here.after = entry.index;
@@ -207,6 +233,24 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Whether the path of a file matches the pattern, if there is one.
+    pub(super) fn is_wanted(&self, path: &LinkedPath) -> bool {
+        self.wanted.as_ref().is_none_or(|(regex, start)| regex.is_match(&path.below(start)))
+    }
+
+    /// Removes a directory in which the pattern matched nothing, unless it matches its own path.
+    fn drop_unwanted(&mut self, above: &Way, directory: &Way) {
+        if self.is_wanted(&directory.path) {
+            return;
+        }
+        let Some((at, target)) = above.at.as_ref().zip(self.target.as_ref()) else { return };
+        // It stays if something is in it.
+        let removed = target.descriptor(at).map(|at| target::remove_directory(&at, directory.path.name()));
+        if removed.is_ok_and(|removed| removed.is_ok()) {
+            self.copied.directories = self.copied.directories.saturating_sub(1);
+        }
+    }
+
     pub(super) fn leave_out(&mut self, what: String) {
         let left_out = &mut self.copied.left_out;
         let is_one_more = left_out.len() >= MAX_LEFT_OUT && !left_out.contains_key(&what);
@@ -230,11 +274,12 @@ impl<'a> Walk<'a> {
             }
             Err(error) => {
                 level.is_listed = true;
-                self.problems.add(Shown(&level.to.path), format!("can't be listed: {}", sentence(&error)));
+                let why = format!("can't be listed: {}", sentence(&error));
+                self.record.note(&level.to.path, &Fate::Lacks(&why));
             }
         }
         if self.source.damage.count() != before {
-            self.problems.add(Shown(&level.to.path), "part of the directory can't be read");
+            self.record.note(&level.to.path, &Fate::Lacks("part of the directory can't be read"));
         }
     }
 
@@ -243,7 +288,7 @@ impl<'a> Walk<'a> {
         let path = to.path.join(name);
         let shown = &Shown(&path);
         if !is_name(name) {
-            self.problems.add(shown, "nothing can have this name");
+            self.record.note(&path, &Fate::Lost("nothing can have this name"));
             return Ok(false);
         }
         let attributes = match self.source.fs.inodes().attributes(id) {
@@ -253,18 +298,24 @@ impl<'a> Walk<'a> {
                     Errno::NOENT => "its attributes are lost".into(),
                     _ => sentence(&error),
                 };
-                self.problems.add(shown, error);
+                if self.is_wanted(&path) {
+                    self.record.note(&path, &Fate::Lost(&error));
+                }
                 return Ok(false);
             }
         };
+        let is_directory = attributes.file_type == FileType::Directory;
+        if !is_directory && !self.is_wanted(&path) {
+            self.seen.insert(id);
+            return Ok(false);
+        }
         if self.arguments.verbose {
             say(&format!("{shown}\n"));
         }
-        let is_directory = attributes.file_type == FileType::Directory;
         if is_directory && !self.seen.insert(id) {
             // The directories that stand for nested subvolumes in a snapshot all have this number.
             if id.ino != Ino(2) {
-                self.problems.add(shown, "the directory is elsewhere, too");
+                self.record.note(&path, &Fate::Lost("the directory is elsewhere, too"));
                 return Ok(false);
             }
         }
@@ -272,109 +323,19 @@ impl<'a> Walk<'a> {
             self.seen.insert(id);
         }
         let made = if let Some(at) = &to.at {
-            self.make(at, name, &attributes, shown)
+            self.make(at, name, &attributes, &path)
         } else {
             self.count(&attributes, attributes.size);
-            Ok(())
+            Ok(true)
         };
         match made {
-            Ok(()) => Ok(is_directory),
+            Ok(made) => Ok(is_directory && made),
             Err(error) if is_fatal(&error) => Err(Failure::about(shown, &error)),
             Err(error) => {
-                self.problems.add(shown, sentence(&error));
+                self.record.note(&path, &Fate::Lost(&sentence(&error)));
                 Ok(false)
             }
         }
-    }
-
-    fn make(
-        &mut self,
-        dir: &Rc<HostDirectory>,
-        name: &[u8],
-        attributes: &Attributes,
-        shown: &Shown<'_>,
-    ) -> io::Result<()> {
-        let Some(at) = self.target.as_ref().map(|target| target.descriptor(dir)).transpose()? else { return Ok(()) };
-        let at = &*at;
-        if attributes.file_type == FileType::Directory {
-            // The directory gets its attributes when it is complete.
-            target::make_directory(at, name)?;
-            self.count(attributes, 0);
-            return Ok(());
-        }
-        if attributes.nlink > 1 && self.link(at, name, attributes.id, shown)? {
-            return Ok(());
-        }
-        let known = match attributes.file_type {
-            FileType::Regular => {
-                let file = target::make_file(at, name)?;
-                let before = self.source.damage.count();
-                let copied =
-                    content::copy(&self.source.fs, &self.source.damage, attributes.id, attributes.size, &file)?;
-                if copied.lost > 0 {
-                    let why = copied.why.unwrap_or_default();
-                    self.problems.add(shown, format!("{} bytes of {} are lost: {why}", copied.lost, attributes.size));
-                } else if self.source.damage.count() != before {
-                    self.problems.add(shown, "part of its map can't be read: there may be holes where data was");
-                }
-                let made = Made::Open(file.as_fd());
-                if let Some(error) = &copied.size_error {
-                    let size = attributes.size;
-                    self.problems.add(shown, format!("it can't have its size of {size} bytes: {}", sentence(error)));
-                }
-                self.dress(&made, attributes, shown);
-                self.count(attributes, copied.copied);
-                made.identity()?
-            }
-            FileType::Symlink => {
-                let to = self.source.fs.files().read_link(attributes.id).map_err(io::Error::other)?;
-                target::make_symlink(at, name, &to)?;
-                let made = target::hold(at, name, attributes.mode)?;
-                self.dress(&made, attributes, shown);
-                self.count(attributes, 0);
-                made.identity()?
-            }
-            FileType::CharDevice | FileType::BlockDevice if !self.keeps_owners() => {
-                self.leave_out("device nodes, which only root can make".into());
-                return Ok(());
-            }
-            FileType::CharDevice | FileType::BlockDevice | FileType::Fifo | FileType::Socket => {
-                target::make_node(at, name, attributes, 0o600)?;
-                let made = target::hold(at, name, attributes.mode)?;
-                self.dress(&made, attributes, shown);
-                self.count(attributes, 0);
-                made.identity()?
-            }
-            _ => return Err(io::Error::other("its type is unknown")),
-        };
-        let left = self.linked.remove(&attributes.id).map_or(attributes.nlink, |first| first.left).saturating_sub(1);
-        if left > 0 && self.linked.len() < MAX_LINKED {
-            let (at, name) = (Rc::clone(dir), name.to_vec());
-            self.linked.insert(attributes.id, First { at, name, known, left });
-        }
-        Ok(())
-    }
-
-    /// Makes another name of a file that was copied before. Returns false if no name of the file
-    /// was copied, or none can be reached.
-    fn link(&mut self, at: &OwnedFd, name: &[u8], id: InodeId, shown: &Shown<'_>) -> io::Result<bool> {
-        let (Some(first), Some(target)) = (self.linked.get_mut(&id), &self.target) else {
-            return Ok(false);
-        };
-        let file = target.descriptor(&first.at).and_then(|dir| target::hold_again(&dir, &first.name, first.known));
-        let file = match file {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                self.problems.add(shown, target::NO_LINK);
-                return Ok(false);
-            }
-            file => file?,
-        };
-        target::make_link(&file, at, name)?;
-        first.left -= 1;
-        if first.left == 0 {
-            self.linked.remove(&id);
-        }
-        Ok(true)
     }
 
     fn finish_directory(&mut self, level: &Level) -> Result<()> {
@@ -383,70 +344,13 @@ impl<'a> Walk<'a> {
         let shown = Shown(path);
         let at = target.descriptor(at).map_err(|error| Failure::about(&shown, &error))?;
         match self.source.fs.inodes().attributes(level.id) {
-            Ok(attributes) => self.dress(&Made::Open(at.as_fd()), &attributes, &shown),
-            Err(error) => self.problems.add(shown, sentence(&error)),
+            Ok(attributes) => self.dress(&Made::Open(at.as_fd()), &attributes, path),
+            Err(error) => self.record.note(path, &Fate::Lacks(&sentence(&error))),
         }
         Ok(())
     }
 
-    pub(super) fn keeps_owners(&self) -> bool {
-        self.target.as_ref().is_some_and(Target::keeps_owners)
-    }
-
-    /// Sets the owner, permissions, extended attributes and times. What the user or the file system
-    /// does not allow is left out.
-    fn dress(&mut self, made: &Made<'_>, attributes: &Attributes, shown: &Shown<'_>) {
-        let fs = &self.source.fs;
-        if self.keeps_owners() {
-            if let Err(error) = made.own(attributes.uid, attributes.gid) {
-                self.leave_out(format!("owners: {}", sentence(&error)));
-            }
-        } else if attributes.uid != rustix::process::geteuid().as_raw() {
-            self.leave_out("owners, which only root can give".into());
-        }
-        // A file that gets another owner than before must not run with the rights of that owner.
-        let mode = if self.keeps_owners() { attributes.mode } else { attributes.mode & 0o1777 };
-        let names = fs.inodes().list_xattrs(attributes.id).unwrap_or_else(|error| {
-            self.problems.add(shown, format!("extended attributes: {}", sentence(&error)));
-            Vec::new()
-        });
-        // Attributes of users can only be set while the file is writable, so they come before the
-        // permissions. The permissions would change ACLs, which therefore come last.
-        let (after, before): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| name.starts_with(b"system."));
-        self.set_xattrs(made, attributes.id, &before, shown);
-        // ACLs that the file has inherited from its directory would be added to its own.
-        if let Err(error) = made.drop_acls(|name| after.iter().any(|of| of == name)) {
-            self.leave_out(format!("the removal of inherited ACLs: {}", sentence(&error)));
-        }
-        if let Err(error) = made.permit(mode) {
-            self.leave_out(format!("permissions: {}", sentence(&error)));
-        }
-        self.set_xattrs(made, attributes.id, &after, shown);
-        if let Err(error) = made.stamp(attributes.atime, attributes.mtime) {
-            self.leave_out(format!("times: {}", sentence(&error)));
-        }
-    }
-
-    fn set_xattrs(&mut self, made: &Made<'_>, id: InodeId, names: &[Vec<u8>], shown: &Shown<'_>) {
-        for name in names {
-            match self.source.fs.inodes().get_xattr(id, name) {
-                Ok(value) => {
-                    if let Err(error) = made.set_xattr(name, &value) {
-                        let space = name.split(|byte| *byte == b'.').next().unwrap_or_default();
-                        let space = crate::show::bytes(space);
-                        let error = sentence(&error);
-                        self.leave_out(format!("extended attributes of the namespace {space}: {error}"));
-                    }
-                }
-                Err(error) => {
-                    let name = crate::show::bytes(name);
-                    self.problems.add(shown, format!("extended attribute {name}: {}", sentence(&error)));
-                }
-            }
-        }
-    }
-
-    fn count(&mut self, attributes: &Attributes, bytes: u64) {
+    pub(super) fn count(&mut self, attributes: &Attributes, bytes: u64) {
         let copied = &mut self.copied;
         match attributes.file_type {
             FileType::Directory => copied.directories += 1,
@@ -457,5 +361,21 @@ impl<'a> Walk<'a> {
             FileType::Symlink => copied.symlinks += 1,
             _ => copied.others += 1,
         }
+        self.show_progress();
+    }
+
+    /// Shows on a terminal how far the copy is.
+    pub(super) fn show_progress(&self) {
+        let (copied, fates) = (&self.copied, &self.record.fates);
+        self.progress.say_sometimes(|| {
+            let there = if fates.there > 0 { format!(", {} there already", fates.there) } else { String::new() };
+            format!(
+                "{} files, {}{there}; {} in part, {} lost",
+                copied.files,
+                show_size(copied.bytes),
+                fates.in_part,
+                fates.lost
+            )
+        });
     }
 }

@@ -55,10 +55,19 @@ impl Case {
     }
 }
 
-/// Returns the tree without files whose times other file systems can't store.
+/// Returns the tree without files whose times other file systems can't store, and without the
+/// report of the restore.
 fn within_range(mut tree: Tree) -> Tree {
-    tree.entries.retain(|path, _| !path.starts_with(b"time/"));
+    tree.entries.retain(|path, _| !path.starts_with(b"time/") && !path.starts_with(b"ubtrfs-restore-report"));
     tree
+}
+
+/// Returns the paths of files that were found though no directory refers to them, by the report.
+fn found(out: &Path) -> Vec<String> {
+    let text = fs::read_to_string(out.join("ubtrfs-restore-report.jsonl")).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let found = lines.filter(|line| line["state"] == "found" && line["why"] == "no directory refers to it any more");
+    found.map(|line| line["path"].as_str().unwrap().to_owned()).collect()
 }
 
 fn said(output: &Output) -> String {
@@ -276,7 +285,11 @@ fn files_that_no_directory_refers_to_are_found_though_all_can_be_read() {
     let output = ubtrfs(&["restore".as_ref(), Path::new(&path).as_os_str(), out.as_os_str()]);
     let reported = said(&output);
     assert_eq!(output.status.code(), Some(1), "{reported}");
-    assert!(reported.contains("no directory refers to it any more"), "{reported}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("no directory refers to them any more: 40"), "{output:?}");
+    let listed = found(&out);
+    assert!(listed.len() == 40 && listed.iter().all(|path| path.starts_with("/lost+found/")), "{listed:?}");
+    // What was saved is no problem.
+    assert!(!reported.contains("/lost+found/"), "{reported}");
     let found = fs::read_dir(out.join("lost+found")).unwrap().count();
     assert_eq!(found, 40, "{reported}");
 }
@@ -356,8 +369,8 @@ fn lost_directories_are_not_searched_through_links() {
     assert_eq!(output.status.code(), Some(1));
     let reported = said(&output);
     let place = case.out().join(format!("lost+found/inode-{directory}"));
-    let lost = format!("/lost+found/inode-{directory}: no directory refers to it any more");
-    assert!(reported.contains(&lost), "{reported}");
+    let lost = format!("/lost+found/inode-{directory}");
+    assert!(found(&case.out()).contains(&lost), "{reported}");
     assert!(place.is_dir() && place.join(std::ffi::OsStr::from_bytes(file_name)).exists(), "{reported}");
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 0, "{reported}");
 }
@@ -395,7 +408,7 @@ fn a_lost_file_is_copied_though_its_names_are_taken() {
     let read = |name: String| fs::read_to_string(out.join("lost+found").join(name)).unwrap();
     assert_eq!(read(format!("inode-{lost}.2")), "lost", "{said}");
     assert_eq!([read(format!("inode-{lost}")), read(format!("inode-{lost}.1"))], ["taken", "taken"]);
-    assert!(said.contains(&format!("inode-{lost}.2: no directory refers to it any more")), "{said}");
+    assert!(found(&out).contains(&format!("/lost+found/inode-{lost}.2")), "{said}");
 }
 
 /// A user who copies a volume before it is destroyed must know what is not copied.
@@ -503,4 +516,72 @@ fn directories_are_restored_without_proc() {
     let words = ["-m", "sh", "-c", script, env!("CARGO_BIN_EXE_ubtrfs"), &image, &out];
     assert!(Command::new("unshare").args(words).output().unwrap().status.success());
     assert_eq!(fs::read(dir.path().join("out/d/deep/file")).unwrap(), fs::read("/etc/passwd").unwrap());
+}
+
+/// The newest leaf of the chunk tree is lost, and an older one is left.
+#[test]
+fn a_volume_is_copied_by_older_leaves_of_its_chunk_tree() {
+    require!(Need::Root);
+    let case = Case::new("plain");
+    let image = Image::open(&case.image);
+    image.flip_all(image.superblock.chunk_root);
+    let before = changed(&case.image);
+    let output = case.restore(&[]);
+    let reported = said(&output);
+    assert!(reported.contains("with the chunks that were found though the chunk tree can't be read"), "{reported}");
+    // A chunk that the older leaf does not have yet is lost, and the files in it are listed.
+    let lines = reported.lines().filter(|line| line.contains("no chunk holds")).count();
+    let differences = case.differences();
+    assert!(differences.len() == lines && lines < 5, "{differences:?}: {reported}");
+    assert_eq!(output.status.code(), Some(i32::from(lines > 0)), "{reported}");
+    let subvolume = case.fixture.manifest.subvol.to_string();
+    let listed =
+        ubtrfs(&["ls".as_ref(), "--subvolid".as_ref(), subvolume.as_ref(), case.image.as_os_str(), "/".as_ref()]);
+    assert_eq!(listed.status.code(), Some(0), "{}", said(&listed));
+    assert!(said(&listed).contains("the chunk tree can't be read") && !listed.stdout.is_empty(), "{listed:?}");
+    assert_eq!(changed(&case.image), before, "the image was written to");
+}
+
+#[test]
+fn a_bad_leaf_is_one_line_and_what_was_saved_is_none() {
+    require!(Need::Root);
+    let case = Case::new("plain");
+    let image = Image::open(&case.image);
+    let leaves = image.leaves(TreeId::FS);
+    let leaf = leaves[leaves.len() / 2];
+    image.flip_all(leaf);
+    let output = case.restore(&[]);
+    assert_eq!(output.status.code(), Some(1));
+    let reported = said(&output);
+    assert_eq!(reported.lines().filter(|line| line.contains("unreadable: ")).count(), 1, "{reported}");
+    let text = fs::read_to_string(case.out().join("ubtrfs-restore-report.jsonl")).unwrap();
+    let mut listed = 0;
+    for line in text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()) {
+        let Some(path) = line["path"].as_str() else { continue };
+        let there = case.out().join(path.trim_start_matches('/')).symlink_metadata().is_ok();
+        assert_eq!(there, line["state"] != "lost", "{line}");
+        listed += u32::from(line["state"] == "lost");
+    }
+    assert!(listed > 0, "{text}");
+    // Each line names the leaf, or a file that is not whole.
+    for line in reported.lines().filter(|line| line.starts_with("ubtrfs: /")) {
+        let path = line["ubtrfs: /".len()..].split(": ").next().unwrap();
+        let is_whole = case.out().join(path).symlink_metadata().is_ok_and(|found| found.is_file())
+            && !line.contains("are lost")
+            && !line.contains("can't be read");
+        assert!(!is_whole, "{line}");
+    }
+    // The commands that read on say so, too.
+    let subvolume = case.fixture.manifest.subvol.to_string();
+    let list = |words: &[&str]| {
+        let mut line: Vec<&std::ffi::OsStr> = words.iter().map(AsRef::as_ref).collect();
+        line.extend(["--subvolid".as_ref(), subvolume.as_ref(), case.image.as_os_str(), "/".as_ref()]);
+        ubtrfs(&line)
+    };
+    let listed = list(&["ls", "-lR"]);
+    assert_eq!(listed.status.code(), Some(1), "{}", said(&listed));
+    assert!(said(&listed).starts_with("ubtrfs: unreadable: "), "{}", said(&listed));
+    assert_eq!(said(&listed).lines().count(), 1, "{}", said(&listed));
+    assert!(String::from_utf8_lossy(&listed.stdout).contains("??????????   ?"), "{}", said(&listed));
+    assert!(String::from_utf8_lossy(&listed.stdout).lines().count() > 1000, "{}", said(&listed));
 }

@@ -2,6 +2,7 @@
 //! anything is read or written.
 
 mod chunk_tree;
+mod salvage;
 
 use std::sync::Arc;
 
@@ -275,8 +276,43 @@ impl Volume {
         options: OpenOptions,
         degraded: bool,
     ) -> Result<Self> {
-        check_members(&found, &superblock, options)?;
         let (have, need) = (found.len() as u64, superblock.num_devices);
+        let before = Self::before_chunk_tree(found, superblock, options)?;
+        let volume = before.with_chunk_tree(degraded).map_err(|error| {
+            // What can't be read may be on the devices that were not given.
+            let lacks = !degraded && have < need;
+            if lacks { Error::MissingDevices { have, need, missing: Vec::new() } } else { error }
+        })?;
+        require_counted(volume.devices().set().present().count() as u64, need)?;
+        Ok(volume)
+    }
+
+    /// Opens the volume on these devices by this superblock, for reading only, without those that
+    /// are missing and as far as its chunk tree can be read. Returns the error of the chunk tree as
+    /// well, if parts of that can't be read.
+    pub(crate) fn open_by_what_is_left(
+        found: impl Fn() -> Vec<FoundDevice>,
+        superblock: &Superblock,
+    ) -> Result<(Self, Option<Error>)> {
+        let read_only = OpenOptions { read_only: true };
+        match Self::open_by(found(), superblock.clone(), read_only, true) {
+            Ok(volume) => Ok((volume, None)),
+            // The contents of another device are not those that the volume had there.
+            Err(error @ Error::WrongDevice(_)) => Err(error),
+            Err(error) => {
+                let before = Self::before_chunk_tree(found(), superblock.clone(), read_only);
+                match before.and_then(|before| before.with_salvaged_chunks()) {
+                    Ok(volume) => Ok((volume, Some(error))),
+                    Err(_) => Err(error),
+                }
+            }
+        }
+    }
+
+    /// Returns the volume as the superblock alone describes it: it has the chunks of the chunk
+    /// tree, and only the devices that were given.
+    fn before_chunk_tree(found: Vec<FoundDevice>, superblock: Superblock, options: OpenOptions) -> Result<Self> {
+        check_members(&found, &superblock, options)?;
         if superblock.flags.contains(SuperblockFlags::SEEDING) && !options.read_only {
             return Err(Error::Seed);
         }
@@ -286,7 +322,7 @@ impl Volume {
         };
         let members: Vec<Arc<Member>> = found.into_iter().map(member).collect();
         let seeds = members.iter().filter(|member| member.is_seed()).map(|member| member.item.lock().fsid).collect();
-        let before = Self::assemble(Parts {
+        Ok(Self::assemble(Parts {
             identity: VolumeIdentity::of(&superblock, seeds),
             map: system_chunks(&superblock)?,
             devices: DeviceSet { members, replacing: None },
@@ -297,14 +333,7 @@ impl Volume {
             is_open: false,
             faults: Arc::default(),
             checksum_errors: 0,
-        });
-        let volume = before.with_chunk_tree(degraded).map_err(|error| {
-            // What can't be read may be on the devices that were not given.
-            let lacks = !degraded && have < need;
-            if lacks { Error::MissingDevices { have, need, missing: Vec::new() } } else { error }
-        })?;
-        require_counted(volume.devices().set().present().count() as u64, need)?;
-        Ok(volume)
+        }))
     }
 }
 

@@ -7,7 +7,7 @@ use crate::common::{
     READ_ONLY, READ_WRITE, bytes_at, copies, device, fixture, fixtures, has, mkfs, open, root_of, scribble,
 };
 use ubtrfs_errors::sentence;
-use ubtrfs_format::items::{ChunkItem, encode_sys_chunk};
+use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, encode_sys_chunk};
 use ubtrfs_format::{
     CHECKSUM_FIELD, ChecksumType, DeviceId, Error as FormatError, Generation, HEADER_SIZE, ItemType, KEY_POINTER_SIZE,
     Key, Physical, SUPERBLOCK_COPIES, Superblock,
@@ -413,4 +413,70 @@ fn what_an_older_volume_left_leads_nowhere() {
     copy.dev_item.fsid = new.fsid;
     scribble(&path, at, &copy.to_bytes().unwrap()[..]);
     assert!(Volume::candidates(&devices()).iter().all(|one| one.copy == SUPERBLOCK_COPIES[0]));
+}
+
+/// A state is opened for a rescue although a device is missing, or has no superblock.
+#[test]
+fn what_is_left_of_a_volume_opens_without_some_of_its_devices() {
+    if !has("zstd") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let paths = fixture("prof-raid1", dir.path());
+    let only = |number: usize| vec![device(&paths[number], OpenMode::ReadOnly, Engine::Threads)];
+    for (given, missing) in [(0, 2), (1, 1)] {
+        let newest = Volume::candidates(&only(given)).remove(0);
+        assert!(matches!(error(Volume::open_candidate(only(given), &newest)), Error::MissingDevices { .. }));
+        let (volume, chunk_tree) = Volume::open_what_is_left(&only(given), &newest).unwrap();
+        assert!(volume.is_read_only() && chunk_tree.is_none(), "{chunk_tree:?}");
+        let lacks: Vec<_> = volume.devices().missing().iter().map(|item| item.devid).collect();
+        assert_eq!(lacks, [DeviceId(missing)]);
+        volume.reader().read_node(&root_of(&volume)).unwrap();
+    }
+    let all = || [only(0), only(1)].concat();
+    let newest = Volume::candidates(&all()).remove(0);
+    SUPERBLOCK_COPIES[..2].iter().for_each(|at| scribble(&paths[1], *at, &[0; 4096]));
+    assert!(matches!(error(Volume::open_candidate(all(), &newest)), Error::NotBtrfs));
+    let (volume, _) = Volume::open_what_is_left(&all(), &newest).unwrap();
+    assert_eq!(volume.devices().missing().len(), 1);
+    volume.reader().read_node(&root_of(&volume)).unwrap();
+}
+
+/// An older leaf of the chunk tree has all chunks but those that were added since.
+#[test]
+fn chunks_are_found_in_older_leaves_of_a_lost_chunk_tree() {
+    if !has("zstd") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let paths = fixture("plain", dir.path());
+    let devices = || vec![device(&paths[0], OpenMode::ReadOnly, Engine::Threads)];
+    let newest = Volume::candidates(&devices()).remove(0);
+    let sound = open(&paths, READ_ONLY, Engine::Threads).unwrap();
+    let places = copies(&sound, newest.superblock.chunk_root);
+    let all = sound.chunk_map().all();
+    drop(sound);
+    // With one copy nothing is lost.
+    scribble(&paths[0], places[0], &[0; NODE]);
+    let (volume, chunk_tree) = Volume::open_what_is_left(&devices(), &newest).unwrap();
+    assert!(chunk_tree.is_none() && volume.chunk_map().all() == all);
+    drop(volume);
+    for at in &places {
+        scribble(&paths[0], *at, &[0; NODE]);
+    }
+    error(Volume::open_candidate(devices(), &newest));
+    let (volume, chunk_tree) = Volume::open_what_is_left(&devices(), &newest).unwrap();
+    assert!(volume.is_read_only() && chunk_tree.is_some());
+    let found = volume.chunk_map().all();
+    // Chunks that were removed since may be among them.
+    let lost = all.iter().filter(|chunk| !found.contains(chunk)).count();
+    assert!(lost <= 1 && all.len() > 2, "{lost} of {} chunks are lost", all.len());
+    volume.reader().read_node(&root_of(&volume)).unwrap();
+    drop(volume);
+    // Without any leaf the chunks are unknown.
+    let system = all.iter().filter(|(_, chunk)| chunk.flags.contains(BlockGroupFlags::SYSTEM));
+    for stripe in system.flat_map(|(_, chunk)| chunk.stripes.iter().map(|stripe| (stripe.offset, chunk.length))) {
+        scribble(&paths[0], stripe.0, &vec![0; stripe.1 as usize]);
+    }
+    assert!(Volume::open_what_is_left(&devices(), &newest).is_err());
 }
