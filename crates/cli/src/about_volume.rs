@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use ubtrfs_format::Superblock;
-use ubtrfs_format::items::Timespec;
+use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevItem, Stripe, Timespec};
 use ubtrfs_volume::{Error, Half, Volume};
 
 use crate::args::Window;
@@ -12,6 +12,7 @@ use crate::looking::{part_to_look_at, superblock_on};
 use crate::other_contents::instead_of_btrfs;
 use crate::remedy::{OF_DAMAGE, about_device};
 use crate::show;
+use crate::size::show_size;
 
 /// Describes what is wrong with the volume in this part of the devices, and what to do about it.
 pub fn about_volume_within(paths: &[PathBuf], window: Window, error: &Error) -> Failure {
@@ -117,4 +118,49 @@ pub fn about_volume(paths: &[PathBuf], error: &Error) -> Failure {
         }
         ([path, ..], _) => Failure::about(path.display(), error),
     }
+}
+
+/// Says which devices of a volume are missing, and how much can't be read without them. Returns
+/// `None` if none is missing.
+pub fn what_is_missing(volume: &Volume) -> Option<String> {
+    let missing = volume.devices().missing();
+    let numbers: Vec<String> = missing.iter().map(|item| item.devid.to_string()).collect();
+    let which = match &*numbers {
+        [] => return None,
+        [one] => format!("device {one} of the volume is missing"),
+        several => format!("devices {} of the volume are missing", several.join(", ")),
+    };
+    // Of data and of everything else: the bytes of all chunks, and of those that are incomplete.
+    let mut sizes = [(0_u64, 0_u64); 2];
+    for (_, chunk) in volume.chunk_map().all() {
+        let (all, lost) = &mut sizes[usize::from(!chunk.flags.contains(BlockGroupFlags::DATA))];
+        *all = all.saturating_add(chunk.length);
+        if !is_complete(&chunk, &missing) {
+            *lost = lost.saturating_add(chunk.length);
+        }
+    }
+    let of = |(all, lost): (u64, u64), what| {
+        (lost > 0).then(|| format!("{} of {} for {what}", show_size(lost), show_size(all)))
+    };
+    let lost: Vec<String> = [of(sizes[0], "data"), of(sizes[1], "metadata")].into_iter().flatten().collect();
+    Some(if lost.is_empty() {
+        format!("{which}; everything is on the others, too")
+    } else {
+        format!(
+            "{which}, and without {} {} can't be read, or only in part; name its device, too, if you have it",
+            if missing.len() == 1 { "it" } else { "them" },
+            lost.join(" and ")
+        )
+    })
+}
+
+/// Whether all of a chunk can be read from the devices that are present.
+pub fn is_complete(chunk: &ChunkItem, missing: &[DevItem]) -> bool {
+    let is_lost = |stripe: &Stripe| missing.iter().any(|item| item.devid == stripe.devid);
+    let Some(raid) = chunk.flags.raid() else { return false };
+    if raid.parities > 0 {
+        return chunk.stripes.iter().filter(|stripe| is_lost(stripe)).count() as u64 <= raid.parities;
+    }
+    let mut mirrors = chunk.stripes.chunks(raid.copies.max(1) as usize);
+    mirrors.all(|mirrors| !mirrors.iter().all(is_lost))
 }

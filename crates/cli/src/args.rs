@@ -5,6 +5,7 @@ mod compression;
 pub mod device;
 pub mod edit;
 pub mod filesystem;
+mod image;
 pub mod in_volume;
 mod mkfs;
 mod owner;
@@ -20,11 +21,12 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 pub use compression::{Compression, parse_compression_of_mkfs_btrfs};
+pub use image::{Image, ImageCommand, ImageDump, ImageRestore};
 use in_volume::InVolume;
 pub use mkfs::{Mkfs, MkfsAlone};
 use owner::parse_owner;
 pub use populate::Populate;
-pub use rescue::{History, Rescue, RescueCommand, Restore, SuperRecover, ZeroLog};
+pub use rescue::{History, Rescue, RescueCommand, Restore, SuperRecover, Undo, ZeroLog};
 pub use window::Window;
 
 use crate::mount::near::{long_help, short_help};
@@ -52,6 +54,7 @@ pub enum Command {
     Check(Check),
     Rescue(Rescue),
     Restore(Restore),
+    Image(Image),
     Info(Info),
     History(History),
     Label(Label),
@@ -177,19 +180,66 @@ pub struct Check {
     /// Do not verify data by its checksums.
     #[arg(long)]
     pub no_data: bool,
-    /// Correct what follows from other records: the use of block groups and devices, the
-    /// superblock's totals and copies, the free-space tree, sizes of directories, link counts,
-    /// missing orphan items. Shows the plan first, and asks.
+    /// Repair what follows from something else: names, link counts, sizes, references to extents,
+    /// counters, free space, copies. Shows the plan first, and asks. All of it is one commit.
     #[arg(long)]
     pub repair: bool,
+    /// With --repair: show the plan, and change nothing.
+    #[arg(short = 'n', long, requires = "repair", conflicts_with = "yes")]
+    pub dry_run: bool,
     /// With --repair: do not ask.
     #[arg(short, long, requires = "repair")]
     pub yes: bool,
+    /// With --repair: also give up content and files of which nothing says what they were. The plan
+    /// names them.
+    #[arg(long, requires = "repair")]
+    pub lose_content: bool,
+    /// With --repair: give data without checksums those of what it is now. Needs --lose-content,
+    /// since nobody knows whether the data is right.
+    #[arg(long, requires_all = ["repair", "lose_content"])]
+    pub recompute_checksums: bool,
+    /// With --repair: keep all blocks that are overwritten in a new file. 'ubtrfs rescue undo FILE'
+    /// puts them back.
+    #[arg(long, value_name = "FILE", requires = "repair")]
+    pub undo: Option<PathBuf>,
+    #[command(flatten)]
+    pub scope: CheckScope,
     /// All devices of the volume.
     #[arg(required = true, value_name = "DEVICE")]
     pub devices: Vec<PathBuf>,
     #[command(flatten)]
     pub window: Window,
+}
+
+/// Where a check starts, and what it lists besides faults. The options are those of `btrfs check`.
+#[derive(Debug, Default, Args)]
+pub struct CheckScope {
+    /// Use this copy of the superblock: 0, 1 or 2.
+    #[arg(short, long = "super", value_name = "COPY", value_parser = clap::value_parser!(u8).range(0..=2))]
+    pub superblock: Option<u8>,
+    /// Use the newest backup of the roots in the superblock that can be read.
+    #[arg(short, long)]
+    pub backup: bool,
+    /// Use the root tree at this logical address.
+    #[arg(short = 'r', long, value_name = "ADDRESS")]
+    pub tree_root: Option<u64>,
+    /// Use the chunk tree at this logical address.
+    #[arg(long, value_name = "ADDRESS")]
+    pub chunk_root: Option<u64>,
+    /// List the extents of the subvolume with this id, and the subvolumes that share them.
+    #[arg(short = 'E', long, value_name = "ID")]
+    pub subvol_extents: Option<u64>,
+    /// List what each quota group uses by its record and by the trees, even if the quota groups are
+    /// marked as inconsistent.
+    #[arg(short = 'Q', long)]
+    pub qgroup_report: bool,
+}
+
+impl CheckScope {
+    /// Returns whether the check starts at other roots than a mount would.
+    pub fn starts_elsewhere(&self) -> bool {
+        self.superblock.is_some() || self.backup || self.tree_root.is_some() || self.chunk_root.is_some()
+    }
 }
 
 /// Show the label, ids, features, devices, block groups and subvolumes of a volume.

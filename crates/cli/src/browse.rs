@@ -9,19 +9,21 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use ubtrfs::{Attributes, Filesystem, InodeId, Options};
+use ubtrfs::{Attributes, Damage, Errno, Filesystem, InodeId, Options};
 use ubtrfs_format::DirIndex;
 use ubtrfs_format::items::FileType;
 use ubtrfs_image::LinkedPath;
 use ubtrfs_server::device_number;
 
 use crate::args::{Look, Ls, PathInVolume, Stat};
-use crate::device::{open_for_reading, volume};
+use crate::device::open_what_can_be_read;
 use crate::failure::{Failure, Result};
 use crate::json::{self, Array};
 use crate::output::{Output, is_lost, say};
+use crate::passed_over;
 use crate::path::{AtEnd, failure, find};
 use crate::place::Place;
+use crate::reading::{self, open_engine, passing_over};
 use crate::show;
 
 /// Bytes that are read at a time.
@@ -33,6 +35,8 @@ const BATCH: usize = 1024;
 struct Opened {
     fs: Arc<Filesystem>,
     path: Vec<u8>,
+    /// What of the volume's trees was skipped, which the end of the program reports.
+    damage: Arc<Damage>,
     /// Claims that keep others from writing to the devices.
     _claims: Vec<File>,
 }
@@ -50,9 +54,9 @@ fn open(place: &PathInVolume) -> Result<Opened> {
         [] => return Err(Failure::new("a device and a path are needed").with_status(2)),
     };
     let devices = [devices, place.devices.clone()].concat();
-    let reading = open_for_reading(&devices, place.window)?;
+    let opened = open_what_can_be_read(&devices, place.window)?;
+    let damage = Arc::new(Damage::default());
     let options = Options {
-        read_only: true,
         no_log_replay: place.nologreplay,
         subvolume: place.subvol.clone(),
         subvolume_id: place.subvolid,
@@ -60,21 +64,28 @@ fn open(place: &PathInVolume) -> Result<Opened> {
         background_commits: false,
         ..Options::default()
     };
-    let fs = Filesystem::open(volume(&devices, place.window, reading.devices)?, options).map_err(|error| {
-        Failure::about(devices.first().map_or_else(String::new, |path| path.display().to_string()), &error)
-    })?;
-    Ok(Opened { fs, path: path.into_os_string().into_vec(), _claims: reading.claims })
+    let options = passing_over(options, &damage);
+    let named = devices.first().cloned().unwrap_or_default();
+    let fs = reading::open(&devices, place.window, &opened.devices, |volume| open_engine(&named, &volume, &options))?;
+    passed_over::watch(&damage);
+    Ok(Opened { fs, path: path.into_os_string().into_vec(), damage, _claims: opened.claims })
 }
 
 /// `ubtrfs cat`
 pub fn cat(arguments: &Look) -> Result<()> {
-    let Opened { fs, path, _claims } = open(&arguments.place)?;
+    let Opened { fs, path, damage, _claims } = open(&arguments.place)?;
     let path = &*path;
     let id = find(&fs, path, AtEnd::Follow)?;
     let mut out = Output::new();
     let mut offset = 0;
+    let before = damage.count();
     loop {
         let data = fs.files().read(id, offset, CHUNK).map_err(|error| failure(path, &error))?;
+        if damage.count() != before {
+            // Holes would stand in for data.
+            let what = format!("from byte {offset} on, its content is unknown; 'ubtrfs restore' copies what is left");
+            return Err(Failure::new(format!("{}: {what}", show::bytes(path))));
+        }
         if data.is_empty() || is_lost() {
             return Ok(());
         }
@@ -85,7 +96,7 @@ pub fn cat(arguments: &Look) -> Result<()> {
 
 /// `ubtrfs stat`
 pub fn stat(arguments: &Stat) -> Result<()> {
-    let Opened { fs, path, _claims } = open(&arguments.place)?;
+    let Opened { fs, path, _claims, .. } = open(&arguments.place)?;
     let path = &*path;
     let id = find(&fs, path, AtEnd::Stay)?;
     let failed = |error: &ubtrfs::Error| failure(path, error);
@@ -140,12 +151,13 @@ fn described(fs: &Filesystem, path: &[u8], attributes: &Attributes) -> ubtrfs::R
 
 /// `ubtrfs ls`
 pub fn ls(arguments: &Ls) -> Result<()> {
-    let Opened { fs, path, _claims } = open(&arguments.place)?;
+    let Opened { fs, path, damage, _claims } = open(&arguments.place)?;
     let path = &*path;
     let id = find(&fs, path, if arguments.long { AtEnd::Stay } else { AtEnd::Follow })?;
     let out = BufWriter::new(Output::new());
     let mut listing = Listing {
         fs: &fs,
+        damage: &damage,
         arguments,
         terminal: io::stdout().is_terminal(),
         out: if arguments.json { Out::Json(Array::new(out)) } else { Out::Lines(out) },
@@ -178,6 +190,7 @@ impl Out {
 
 struct Listing<'a> {
     fs: &'a Filesystem,
+    damage: &'a Damage,
     arguments: &'a Ls,
     terminal: bool,
     out: Out,
@@ -270,6 +283,17 @@ impl Listing<'_> {
         if self.arguments.long {
             let attributes = match self.fs.inodes().attributes(id) {
                 Ok(attributes) => attributes,
+                // One bad block has the attributes of many files, and is reported once.
+                Err(error) if error.errno() == Errno::IO => {
+                    self.damage.note(&error);
+                    self.damaged = true;
+                    row.extend(
+                        format!("{:?<10} {:>3} {:>5} {:>5} {:>12} {:>33} ", "", "?", "?", "?", "?", "?").bytes(),
+                    );
+                    row.extend(self.shown(name));
+                    row.push(b'\n');
+                    return self.write(&row);
+                }
                 Err(error) => {
                     self.complain(name, &error);
                     return Ok(());

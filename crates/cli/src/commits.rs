@@ -69,7 +69,8 @@ impl Commit {
 /// to comes first. Returns nothing if no superblock refers to a volume that can be opened.
 pub fn all(devices: &[Arc<dyn Device>]) -> Vec<Commit> {
     let mut candidates = Volume::candidates(devices);
-    let opened = candidates.iter().find_map(|one| Volume::open_candidate(devices.to_vec(), one).ok());
+    let opened = candidates.iter().find_map(|one| Volume::open_what_is_left(devices, one).ok());
+    let opened = opened.map(|(volume, _)| volume);
     let Some(volume) = opened.map(Arc::new) else { return Vec::new() };
     let roots = |one: &Candidate| (one.superblock.generation, one.superblock.root);
     for found in volume.find_old_roots() {

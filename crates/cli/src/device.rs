@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ubtrfs_volume::{Device, DevicePart, OpenMode, OpenOptions as VolumeOptions, Volume, open_part_exclusively};
+use ubtrfs_volume::{Device, DevicePart, OpenMode, open_part_exclusively};
 
 pub use crate::about_volume::{about_volume, about_volume_within};
 use crate::args::Window;
@@ -68,6 +68,27 @@ pub fn all_that_is_there(paths: &[PathBuf], window: Window, timeout: Option<Dura
 /// their volume that are found, too.
 pub fn open_for_reading(paths: &[PathBuf], window: Window) -> Result<Opened> {
     open_all(&all_of_volume(paths, window)?, window, OpenMode::ReadOnly)
+}
+
+/// Opens devices as [`open_for_reading`], for a command that reads what is there: without those of
+/// several that are away or hold nothing of the volume, which are reported.
+pub fn open_what_can_be_read(paths: &[PathBuf], window: Window) -> Result<Opened> {
+    check_distinct(paths)?;
+    if paths.len() < 2 {
+        return open_for_reading(paths, window);
+    }
+    // If none can be used, the error of the normal way says why.
+    let Ok(Chosen { paths: mut chosen, left_out }) = choose(paths, window, OpenMode::ReadOnly, None) else {
+        return open_for_reading(paths, window);
+    };
+    let fsid = chosen.first().and_then(|path| superblock_on(path, window)).map(|found| found.fsid);
+    // Any copy of the superblock is enough.
+    let is_ours = |one: &LeftOut| superblock_on(&one.path, window).is_some_and(|own| Some(own.fsid) == fsid);
+    let (ours, others): (Vec<_>, Vec<_>) = left_out.into_iter().partition(is_ours);
+    chosen.extend(ours.into_iter().map(|one| one.path));
+    let opened = open_for_reading(&chosen, window)?;
+    others.iter().for_each(LeftOut::say);
+    Ok(opened)
 }
 
 /// Opens devices for writing, and refuses those that are mounted. Opens the other devices of their
@@ -148,12 +169,6 @@ pub fn open_new(path: &Path, force: bool) -> Result<Arc<dyn Device>> {
         return Err(Failure::new(format!("{} holds {found}: -f overwrites it", path.display())));
     }
     Ok(device)
-}
-
-/// Opens the volume on these devices, for reading only.
-pub fn volume(paths: &[PathBuf], window: Window, devices: Vec<Arc<dyn Device>>) -> Result<Arc<Volume>> {
-    let volume = Volume::open(devices, VolumeOptions { read_only: true });
-    volume.map(Arc::new).map_err(|error| about_volume_within(paths, window, &error))
 }
 
 #[cfg(test)]

@@ -9,8 +9,9 @@ use ubtrfs_format::items::RootItem;
 use ubtrfs_format::{ItemType, Key, TreeId};
 use ubtrfs_volume::{Error as VolumeError, OpenOptions, Volume};
 
-use crate::args::{Check, Window};
+use crate::args::{Check, CheckScope, Window};
 use crate::check;
+use crate::check_status::FAULTY;
 use crate::device::{about_volume_within, open_for_reading};
 use crate::failure::{Failure, Result};
 use crate::output;
@@ -118,14 +119,19 @@ fn full(arguments: &Arguments) -> Result<u8> {
         json: false,
         no_data: false,
         repair: false,
+        dry_run: false,
         yes: false,
+        lose_content: false,
+        recompute_checksums: false,
+        undo: None,
+        scope: CheckScope::default(),
         devices: arguments.devices.clone(),
         window: arguments.window,
     };
     match check::run(&check) {
         Ok(()) => return Ok(0),
         // The faults were listed.
-        Err(Failure::Said(check::FAULTY)) => {}
+        Err(Failure::Said(FAULTY)) => {}
         Err(failure) => return Err(failure.with_status(FAILED)),
     }
     if !arguments.yes || arguments.no {

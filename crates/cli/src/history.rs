@@ -13,12 +13,13 @@ use ubtrfs_volume::{Device, Error as VolumeError, Origin, Volume};
 
 use crate::args;
 use crate::commits::{self, Commit};
-use crate::device::{about_volume_within, open_for_reading};
+use crate::device::{about_volume_within, open_what_can_be_read};
 use crate::failure::{Failure, Result};
 use crate::json::{self, as_json};
 use crate::output::say;
 use crate::path::{AtEnd, lookup};
 use crate::place::split_image;
+use crate::reading::{newest, say_what_is_missing};
 use crate::show;
 
 /// `ubtrfs history`
@@ -28,7 +29,10 @@ pub fn run(arguments: &args::History) -> Result<()> {
         path => (arguments.image.clone(), path),
     };
     let paths = [std::slice::from_ref(&image), &*arguments.devices].concat();
-    let reading = open_for_reading(&paths, arguments.window)?;
+    let reading = open_what_can_be_read(&paths, arguments.window)?;
+    if let Ok(volume) = newest(&paths, arguments.window, &reading.devices) {
+        say_what_is_missing(&show::path(&image), &volume);
+    }
     let commits = commits::all(&reading.devices);
     if commits.is_empty() {
         // The reason depends on whether a superblock refers to a commit at all.
@@ -77,7 +81,7 @@ fn describe(commit: &Commit) -> Value {
 }
 
 fn line(commit: &Commit) -> String {
-    let time = commit.time.map_or_else(|| "time unknown".into(), show::time);
+    let time = commit.time.map_or_else(|| "time unknown".into(), show::local);
     let mut line = format!("generation {:<10} {time}, {}", commit.generation(), origin(commit));
     if commit.unread > 0 {
         let _ = write!(line, "; {} blocks of its root tree can't be read", commit.unread);
@@ -127,7 +131,7 @@ impl Stretch {
                     _ => "",
                 };
                 let Version { size, mtime, ino, made, .. } = version;
-                let time = show::time(*mtime);
+                let time = show::local(*mtime);
                 format!("{kind}{size} bytes, modified {time}, inode {ino} made by generation {made}")
             }
             Was::Absent => "absent".into(),
@@ -171,8 +175,8 @@ fn versions(arguments: &args::History, devices: &[Arc<dyn Device>], commits: &[C
 }
 
 fn what_was(arguments: &args::History, devices: &[Arc<dyn Device>], commit: &Commit, path: &[u8]) -> Was {
-    let volume = match Volume::open_candidate(devices.to_vec(), &commit.candidate) {
-        Ok(volume) => Arc::new(volume),
+    let volume = match Volume::open_what_is_left(devices, &commit.candidate) {
+        Ok((volume, _)) => Arc::new(volume),
         Err(error) => return Was::Unreadable(sentence(&error)),
     };
     let damage = Arc::new(Damage::default());

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use ubtrfs_format::items::{
-    BlockGroupItem, ChunkItem, DevItem, FileType, RootFlags, RootItem, RootRef, Stripe, dir_entries, inode_refs,
-    sys_chunks,
+    BlockGroupItem, DevItem, FileType, RootFlags, RootItem, RootRef, dir_entries, inode_refs, sys_chunks,
 };
 use ubtrfs_format::{CompatRo, Ino, ItemType, Key, Superblock, TreeId, name_hash};
 use ubtrfs_tree::Snapshot;
 use ubtrfs_volume::{Error as VolumeError, OpenOptions, Volume};
 
+use crate::about_volume::is_complete;
 use crate::args;
 use crate::device::{Seen, about_volume_within, all_of_volume, open_what_can_be_seen};
 use crate::failure::{Failure, Result};
@@ -218,17 +218,6 @@ pub fn block_groups(volume: &Volume, trees: &Trees) -> Result<Vec<Groups>> {
         }
     }
     Ok(groups.into_values().collect())
-}
-
-/// Whether all of a chunk can be read from the devices that are present.
-fn is_complete(chunk: &ChunkItem, missing: &[DevItem]) -> bool {
-    let is_lost = |stripe: &Stripe| missing.iter().any(|item| item.devid == stripe.devid);
-    let Some(raid) = chunk.flags.raid() else { return false };
-    if raid.parities > 0 {
-        return chunk.stripes.iter().filter(|stripe| is_lost(stripe)).count() as u64 <= raid.parities;
-    }
-    let mut mirrors = chunk.stripes.chunks(raid.copies.max(1) as usize);
-    mirrors.all(|mirrors| !mirrors.iter().all(is_lost))
 }
 
 fn default_subvolume(trees: &Trees, superblock: &Superblock) -> Result<u64> {

@@ -10,6 +10,7 @@ mod away;
 mod balance;
 mod browse;
 mod check;
+mod check_status;
 mod commits;
 mod confirm;
 mod control;
@@ -26,6 +27,7 @@ mod generate;
 mod history;
 mod holders;
 mod host;
+mod image;
 mod info;
 mod ioctls;
 mod json;
@@ -39,10 +41,12 @@ mod mount_table;
 mod other_contents;
 mod output;
 mod partitions;
+mod passed_over;
 mod path;
 mod place;
 mod problems;
 mod process;
+mod reading;
 mod remedy;
 mod remove;
 mod repair;
@@ -111,6 +115,7 @@ fn main() -> ExitCode {
         Command::Check(arguments) => check::run(arguments),
         Command::Rescue(arguments) => rescue::run(arguments),
         Command::Restore(arguments) => restore::run(arguments),
+        Command::Image(arguments) => image::run(arguments),
         Command::Info(arguments) => info::run(arguments),
         Command::History(arguments) => history::run(arguments),
         Command::Label(arguments) => label::run(arguments),
@@ -144,7 +149,7 @@ fn main() -> ExitCode {
     };
     // These commands have a status of their own for what they have found.
     let unwritten = match &arguments.command {
-        Command::Check(_) => check::NOT_CHECKED,
+        Command::Check(_) => check_status::NOT_CHECKED,
         Command::Diff(_) | Command::Merge(_) => failure::TROUBLE,
         _ => failure::FAILED,
     };

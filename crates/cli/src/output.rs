@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 
 use crate::failure::{Failure, Result};
+use crate::passed_over;
 use crate::show::harmless;
 
 /// Why nothing more is written.
@@ -82,8 +83,27 @@ pub fn end(done: Result<()>, unwritten: u8) -> ExitCode {
 /// Ends the program as [`end()`]; sentences come after `begin`.
 pub fn end_as(begin: &str, done: Result<()>, unwritten: u8) -> ExitCode {
     let written = finish().map_err(|failure| failure.with_status(unwritten));
+    let (done, unread) = with_what_was_passed_over(done, unwritten);
     let status = |done: Result<()>| done.map_or_else(|failure| failure.report_as(begin), |()| 0);
-    status(done).max(status(written)).into()
+    status(done).max(status(unread)).max(status(written)).into()
+}
+
+/// Returns the result of a command, and the failure about what it has skipped because it can't be
+/// read. A failure of the command may be a consequence of that, so it says so itself.
+fn with_what_was_passed_over(done: Result<()>, status: u8) -> (Result<()>, Result<()>) {
+    let unread = passed_over::sentences();
+    let Some((first, others)) = unread.split_first() else { return (done, Ok(())) };
+    match done {
+        Err(failure @ Failure::Sentence(..)) => {
+            let more = if others.is_empty() { String::new() } else { format!(", and {} more", others.len()) };
+            let adds = |sentence| format!("{sentence}; some of the volume can't be read ({first}{more})");
+            (Err(failure.map_sentence(adds)), Ok(()))
+        }
+        done => {
+            let said: Vec<_> = unread.iter().map(|what| format!("unreadable: {what}")).collect();
+            (done, Err(Failure::new(said.join("\nubtrfs: ")).with_status(status)))
+        }
+    }
 }
 
 /// Writes the rest of the output. Returns a failure if some of it could not be written, for another

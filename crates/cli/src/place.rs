@@ -7,7 +7,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ubtrfs::{Filesystem, InodeId, Options};
+use ubtrfs::{Damage, Filesystem, InodeId, Options};
 use ubtrfs_format::TreeId;
 use ubtrfs_image::Editor;
 use ubtrfs_volume::{Error, OpenMode, OpenOptions, Volume, is_remote, open_to_look};
@@ -15,11 +15,13 @@ use ubtrfs_volume::{Error, OpenMode, OpenOptions, Volume, is_remote, open_to_loo
 use crate::args::Window;
 use crate::args::in_volume::Word;
 use crate::args::subvolume::InImage;
-use crate::device::{about_volume_within, open_for_reading, open_for_writing, part_of};
+use crate::device::{about_volume_within, open_for_writing, open_what_can_be_read, part_of};
 use crate::failure::{Failure, Result};
 use crate::host::sources::Sources;
 use crate::mount_table;
+use crate::passed_over;
 use crate::path::{AtEnd, find};
+use crate::reading::{self, open_engine, passing_over};
 
 /// A place, as its name says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,6 +166,7 @@ pub fn split(path: &Path) -> Result<(PathBuf, OsString)> {
 
 /// The purpose for which a volume that is not mounted is opened.
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "the ways in which a command opens a volume are independent")]
 pub struct Opening {
     /// The volume may be changed.
     pub writable: bool,
@@ -171,11 +174,15 @@ pub struct Opening {
     pub in_background: bool,
     /// The log tree is not replayed.
     pub no_log_replay: bool,
+    /// Parts of trees that can't be read are skipped, and reported at the end of the program.
+    pub passes_over: bool,
 }
 
 impl Opening {
     /// For reading.
-    pub const READING: Self = Self { writable: false, in_background: false, no_log_replay: false };
+    pub const READING: Self = Self { writable: false, in_background: false, no_log_replay: false, passes_over: false };
+    /// For reading what is left of a damaged volume.
+    pub const READING_ON: Self = Self { passes_over: true, ..Self::READING };
     /// For changes.
     pub const WRITING: Self = Self { writable: true, ..Self::READING };
     /// For changes that take long.
@@ -185,6 +192,8 @@ impl Opening {
 /// A volume in an image, opened from its top level.
 pub struct Image {
     pub fs: Arc<Filesystem>,
+    /// What was skipped because it can't be read.
+    pub damage: Arc<Damage>,
     path: PathBuf,
     sources: Sources,
     /// Claims that keep others from writing to the devices.
@@ -194,12 +203,11 @@ pub struct Image {
 impl Image {
     /// Opens the volume in an image.
     pub fn open(image: &Path, how: &InImage, opening: Opening) -> Result<Self> {
-        let Opening { writable, in_background, no_log_replay } = opening;
+        let Opening { writable, in_background, no_log_replay, passes_over } = opening;
         let paths = [&[image.to_owned()][..], &how.devices].concat();
-        let opened = if writable { open_for_writing } else { open_for_reading }(&paths, how.window)
-            .map_err(|failure| unless_mounted(image, how.window, failure))?;
-        let volume = Volume::open(opened.devices, OpenOptions { read_only: !writable });
-        let volume = volume.map_err(|error| about_volume_within(&paths, how.window, &error))?;
+        let open = if writable { open_for_writing } else { open_what_can_be_read };
+        let opened = open(&paths, how.window).map_err(|failure| unless_mounted(image, how.window, failure))?;
+        let damage = Arc::new(Damage::default());
         let options = Options {
             read_only: !writable,
             no_log_replay,
@@ -209,9 +217,16 @@ impl Image {
             no_atime: true,
             ..Options::default()
         };
-        let fs =
-            Filesystem::open(Arc::new(volume), options).map_err(|error| Failure::about(image.display(), &error))?;
-        Ok(Self { fs, path: image.to_owned(), sources: opened.sources, _claims: opened.claims })
+        let fs = if writable {
+            let volume = Volume::open(opened.devices, OpenOptions { read_only: false });
+            let volume = volume.map_err(|error| about_volume_within(&paths, how.window, &error))?;
+            Filesystem::open(Arc::new(volume), options).map_err(|error| Failure::about(image.display(), &error))?
+        } else {
+            let options = if passes_over { passing_over(options, &damage) } else { options };
+            reading::open(&paths, how.window, &opened.devices, |volume| open_engine(image, &volume, &options))?
+        };
+        passed_over::watch(&damage);
+        Ok(Self { fs, damage, path: image.to_owned(), sources: opened.sources, _claims: opened.claims })
     }
 
     /// Returns the path of the image, or of the first device.

@@ -1,231 +1,155 @@
-//! `ubtrfs check --repair`: decides which faults can be repaired, and repairs them.
-//!
-//! A repair writes only records that can be derived from others: counters, the free-space tree,
-//! sizes of directories, link counts, missing orphan items. An ordinary commit writes all of them,
-//! and needs intact trees for that; so if the trees have any other fault, the repair changes
-//! nothing.
+//! `ubtrfs check --repair`: shows what a repair would change and what it would mean, and writes it.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::Arc;
 
-use ubtrfs::{Filesystem, InodeFix, InodeId};
-use ubtrfs_check::{Fault, FaultKind, Report};
-use ubtrfs_format::TreeId;
-use ubtrfs_volume::{OpenOptions, Volume};
+use serde::Serialize;
+use ubtrfs_check::{Fault, Progress};
+use ubtrfs_repair::{Change, Level, Options, RepairPlan};
 
 use crate::args;
+use crate::check_status::{FAULTY, NOT_CHECKED};
 use crate::confirm::confirm;
-use crate::device::{about_volume_within, open_for_writing};
+use crate::device::{Opened, open_for_reading, open_for_writing};
 use crate::failure::{Failure, Result};
+use crate::{json, output};
 
-/// Lines of each kind that are shown.
-const SHOWN: usize = 20;
+/// Lines of each part that are shown.
+const SHOWN: usize = 50;
 
-/// What a repair does about a fault.
-enum Remedy {
-    /// Space is counted again.
-    Recount,
-    /// The attributes of an inode are corrected.
-    Inode(InodeFix),
-    /// Nothing is done, since nothing needs to be.
-    Leave(&'static str),
-    /// Nothing can be done, and no other fault may be repaired while this one exists.
-    Refuse(&'static str),
-}
-
-/// The changes that a repair would make.
-pub struct RepairPlan {
-    recount: Vec<String>,
-    inodes: BTreeMap<InodeId, InodeFix>,
-    inode_lines: Vec<String>,
-    left: Vec<(String, &'static str)>,
-    refused: Vec<(String, &'static str)>,
-}
-
-impl RepairPlan {
-    /// Returns the plan for all faults.
-    pub fn of(report: &Report) -> Self {
-        let mut plan = Self {
-            recount: Vec::new(),
-            inodes: BTreeMap::new(),
-            inode_lines: Vec::new(),
-            left: Vec::new(),
-            refused: Vec::new(),
-        };
-        for fault in report.faults.iter().chain(&report.warnings) {
-            match remedy(fault) {
-                Remedy::Recount => plan.recount.push(fault.to_string()),
-                Remedy::Inode(fix) => {
-                    plan.inode_lines.push(fault.to_string());
-                    plan.fix(fix);
-                }
-                Remedy::Leave(why) => plan.left.push((fault.to_string(), why)),
-                Remedy::Refuse(why) => plan.refused.push((fault.to_string(), why)),
-            }
-        }
-        // An inode whose link count is corrected has names, so it is no orphan.
-        for fix in plan.inodes.values_mut() {
-            fix.orphan &= fix.nlink.is_none();
-        }
-        if report.fault_count > report.faults.len() as u64 {
-            plan.refused.push(("the volume".into(), "has more faults than can be looked at together"));
-        }
-        if report.stats.has_log {
-            let why = "holds a log: mount it, which replays the log, or give the log up with 'ubtrfs rescue zero-log'";
-            plan.refused.push(("the volume".into(), why));
-        }
-        plan
-    }
-
-    fn fix(&mut self, fix: InodeFix) {
-        let InodeFix { inode, nlink, size, orphan } = fix;
-        let all = self.inodes.entry(inode).or_insert(InodeFix { inode, nlink: None, size: None, orphan: false });
-        all.nlink = nlink.or(all.nlink);
-        all.size = size.or(all.size);
-        all.orphan |= orphan;
-    }
-
-    fn is_empty(&self) -> bool {
-        self.recount.is_empty() && self.inodes.is_empty()
-    }
-
-    /// Describes what will be done, what will not, and why.
-    pub fn as_text(&self) -> String {
-        let mut text = String::new();
-        let mut part = |title: &str, lines: &mut dyn Iterator<Item = String>| {
-            let lines: Vec<_> = lines.collect();
-            if lines.is_empty() {
-                return;
-            }
-            let _ = writeln!(text, "{title}:");
-            for line in lines.iter().take(SHOWN) {
-                let _ = writeln!(text, "  {line}");
-            }
-            if lines.len() > SHOWN {
-                let _ = writeln!(text, "  … and {} more", lines.len() - SHOWN);
-            }
-        };
-        part(
-            "to be recounted and written: use of block groups and devices, the superblock's totals, the free-space tree",
-            &mut self.recount.iter().cloned(),
-        );
-        part("to be put right in inodes", &mut self.inode_lines.iter().cloned());
-        part("left as it is", &mut self.left.iter().map(|(fault, why)| format!("{fault} ({why})")));
-        part("can't be put right", &mut self.refused.iter().map(|(fault, why)| format!("{fault} ({why})")));
-        text
-    }
-
-    /// Carries out the plan, after a confirmation.
-    pub fn carry_out(&self, arguments: &args::Check) -> Result<()> {
-        if !self.refused.is_empty() {
-            return Err(Failure::new(
-                "nothing was changed: writing needs sound trees; 'ubtrfs restore' copies what can be read",
-            ));
-        }
-        if self.is_empty() {
-            return Ok(());
-        }
-        let paths = &arguments.devices;
-        if !arguments.yes {
-            confirm("Write this?", "ubtrfs check --repair --yes", paths, arguments.window)?;
-        }
-        let writing = open_for_writing(paths, arguments.window)?;
-        let volume = Volume::open(writing.devices, OpenOptions { read_only: false });
-        let volume = volume.map_err(|error| about_volume_within(paths, arguments.window, &error))?;
-        let fixes: Vec<_> = self.inodes.values().copied().collect();
-        Filesystem::mend(Arc::new(volume), !self.recount.is_empty(), &fixes).map_err(|error| {
-            let device = paths.first().map(|path| path.display().to_string()).unwrap_or_default();
-            Failure::about(device, &error)
-        })
-    }
-}
-
-fn remedy(fault: &Fault) -> Remedy {
-    use FaultKind as Kind;
-    let inode = fault.place.tree.zip(fault.place.inode).map(|(tree, ino)| InodeId::new(tree, ino));
-    let fix = |nlink: Option<u64>, size: Option<u64>, orphan: bool| match (inode, nlink.map(u32::try_from)) {
-        (Some(inode), None) => Remedy::Inode(InodeFix { inode, nlink: None, size, orphan }),
-        (Some(inode), Some(Ok(nlink))) => Remedy::Inode(InodeFix { inode, nlink: Some(nlink), size, orphan }),
-        _ => Remedy::Refuse("no inode can have that"),
+/// Repairs a volume, or shows how it would be repaired.
+pub fn run(arguments: &args::Check, progress: &dyn Progress, done: impl FnOnce()) -> Result<()> {
+    let opened = open(arguments)?;
+    let options = Options {
+        data_checksums: !arguments.no_data,
+        recompute_checksums: arguments.recompute_checksums,
+        progress: Some(progress),
     };
-    match &fault.kind {
-        Kind::BlockGroupUsed { .. }
-        | Kind::ChunkWithoutBlockGroup
-        | Kind::BlockGroupDiffersFromChunk { field: "flags", .. }
-        | Kind::DeviceBytesUsed { .. }
-        | Kind::SuperblockField {
-            field: "bytes_used" | "dev_item.bytes_used" | "dev_item.total_bytes" | "num_devices",
-            ..
+    let plan = RepairPlan::of(opened.devices.clone(), &options);
+    done();
+    let plan = plan.map_err(|error| about(arguments, &error))?;
+    if arguments.json {
+        output::say(&json::as_json(&Shown::of(&plan))?);
+    } else {
+        output::say(&as_text(&plan));
+    }
+    if !plan.is_empty() {
+        if arguments.dry_run {
+            if !arguments.json {
+                output::say("nothing was changed\n");
+            }
+            return Err(Failure::Said(FAULTY));
         }
-        | Kind::SuperblockCopyDiffers { .. }
-        | Kind::SuperblockCopyStale { .. }
-        | Kind::FreeSpaceInfoMissing
-        | Kind::FreeSpaceStale
-        | Kind::FreeSpaceCount { .. }
-        | Kind::UsedListedFree { .. }
-        | Kind::FreeNotListed { .. }
-        | Kind::FreeSpaceNotMerged
-        | Kind::FreeSpaceWrongKind
-        | Kind::FreeSpaceOutside => Remedy::Recount,
-        // Each commit writes all copies but the first. The first one must be good for anything to
-        // be written.
-        Kind::SuperblockCopyBad { copy, .. } if *copy > 0 => Remedy::Recount,
-        Kind::DirectorySize { expected, .. } => fix(None, Some(*expected), false),
-        Kind::LinkCount { expected: 0, .. } => {
-            Remedy::Refuse("its location is unknown; 'ubtrfs restore' copies it to lost+found")
+        write(arguments, &plan)?;
+    }
+    if plan.after.is_clean() { Ok(()) } else { Err(Failure::Said(FAULTY)) }
+}
+
+fn open(arguments: &args::Check) -> Result<Opened> {
+    let paths = &arguments.devices;
+    let opened = if arguments.dry_run {
+        open_for_reading(paths, arguments.window)
+    } else {
+        open_for_writing(paths, arguments.window)
+    };
+    opened.map_err(|failure| failure.with_status(NOT_CHECKED))
+}
+
+/// Writes the repair, after a confirmation.
+fn write(arguments: &args::Check, plan: &RepairPlan) -> Result<()> {
+    let refuse = |why: &str| Err(Failure::new(format!("nothing was changed: {why}")).with_status(FAULTY));
+    if !plan.helps() {
+        return refuse("the volume would not have fewer faults; 'ubtrfs restore' copies what can be read");
+    }
+    if plan.loses_content() && !arguments.lose_content {
+        return refuse(
+            "content would be given up, as shown above. 'ubtrfs restore' copies what can be read; then \
+             --lose-content allows this",
+        );
+    }
+    if !arguments.yes {
+        let mut command = "ubtrfs check --repair --yes".to_owned();
+        if arguments.lose_content {
+            command += " --lose-content";
         }
-        Kind::LinkCount { expected, .. } => fix(Some(*expected), None, false),
-        Kind::NoOrphanItem => fix(None, None, true),
-        Kind::BadCopy { .. } => Remedy::Leave("a mount puts it right when it reads the block, from the other copy"),
-        Kind::BadData { .. } | Kind::UnreadableData { .. } => {
-            Remedy::Leave("data can't be derived from anything but another copy, which a mount uses when it reads")
+        if arguments.recompute_checksums {
+            command += " --recompute-checksums";
         }
-        Kind::BadParity { .. } => Remedy::Leave("nothing is written to volumes with parity; data is read without it"),
-        Kind::OddChecksum { .. } | Kind::UuidSurplus { .. } => Remedy::Leave("it does no harm"),
-        // The free-space tree is rebuilt as a whole, without reading the old one.
-        _ if fault.place.tree == Some(TreeId::FREE_SPACE) => Remedy::Recount,
-        _ => Remedy::Refuse("it does not follow from anything else what is right"),
+        if let Some(file) = &arguments.undo {
+            let _ = write!(command, " --undo {}", file.display());
+        }
+        confirm("Write this?", &command, &arguments.devices, arguments.window)?;
+    }
+    plan.apply(arguments.undo.as_deref()).map_err(|error| about(arguments, &error))
+}
+
+fn about(arguments: &args::Check, error: &ubtrfs_repair::Error) -> Failure {
+    let device = arguments.devices.first().map(|path| path.display().to_string()).unwrap_or_default();
+    if matches!(error, ubtrfs_repair::Error::HasLog) {
+        let advice = "mount it, which replays the log, or give the log up with 'ubtrfs rescue zero-log'";
+        return Failure::new(format!("{device}: it holds a log: {advice}")).with_status(FAULTY);
+    }
+    let status = if matches!(error, ubtrfs_repair::Error::Check(_)) { NOT_CHECKED } else { FAULTY };
+    Failure::about(device, error).with_status(status)
+}
+
+/// A plan as JSON.
+#[derive(Serialize)]
+struct Shown<'a> {
+    faults_before: u64,
+    faults_after: u64,
+    changes: &'a [Change],
+    left: &'a [Fault],
+}
+
+impl<'a> Shown<'a> {
+    fn of(plan: &'a RepairPlan) -> Self {
+        Self {
+            faults_before: plan.before.fault_count,
+            faults_after: plan.after.fault_count,
+            changes: &plan.changes,
+            left: &plan.after.faults,
+        }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use ubtrfs_check::Location;
-    use ubtrfs_format::Ino;
-
-    use super::*;
-
-    fn report(kinds: Vec<FaultKind>) -> Report {
-        let place = Location { tree: Some(TreeId::FS), inode: Some(Ino(300)), ..Location::default() };
-        let faults: Vec<_> = kinds.into_iter().map(|kind| Fault { kind, place: place.clone() }).collect();
-        Report { fault_count: faults.len() as u64, faults, ..Report::default() }
+fn as_text(plan: &RepairPlan) -> String {
+    let mut text = String::new();
+    let parts = [
+        (Level::Space, "to be put right, without a difference in any file:"),
+        (Level::Names, "to be put right in names and attributes:"),
+        (Level::Content, "to be given up, since nothing says what it was:"),
+    ];
+    for (level, title) in parts {
+        let lines: Vec<String> =
+            plan.changes.iter().filter(|change| change.level == level).map(ToString::to_string).collect();
+        list(&mut text, title, &lines);
     }
-
-    #[test]
-    fn all_faults_of_one_inode_are_corrected_together() {
-        let kinds = vec![
-            FaultKind::LinkCount { found: 0, expected: 2 },
-            FaultKind::NoOrphanItem,
-            FaultKind::DirectorySize { found: 7, expected: 12 },
-        ];
-        let plan = RepairPlan::of(&report(kinds));
-        let inode = InodeId::new(TreeId::FS, Ino(300));
-        let fix = InodeFix { inode, nlink: Some(2), size: Some(12), orphan: false };
-        assert_eq!(plan.inodes.into_values().collect::<Vec<_>>(), [fix]);
-        let plan = RepairPlan::of(&report(vec![FaultKind::NoOrphanItem]));
-        assert!(plan.inodes[&inode].orphan && plan.refused.is_empty());
+    let left: Vec<String> = plan.after.faults.iter().map(ToString::to_string).collect();
+    let (before, after) = (plan.before.fault_count, plan.after.fault_count);
+    if before == 0 {
+        text += "no fault found\n";
+    } else if after == 0 {
+        let _ = writeln!(text, "{}, and no fault found after the repair", counted(before));
+    } else {
+        list(&mut text, "left as it is:", &left);
+        let _ = writeln!(text, "{}, and {after} after the repair", counted(before));
     }
+    text
+}
 
-    #[test]
-    fn one_fault_that_cannot_be_mended_stops_all() {
-        let plan = RepairPlan::of(&report(vec![FaultKind::FreeSpaceInfoMissing, FaultKind::ExtentsOverlap]));
-        assert_eq!((plan.recount.len(), plan.refused.len()), (1, 1));
-        let mut with_log = report(vec![FaultKind::FreeSpaceInfoMissing]);
-        with_log.stats.has_log = true;
-        assert_eq!(RepairPlan::of(&with_log).refused.len(), 1);
-        let mut too_many = report(vec![FaultKind::FreeSpaceInfoMissing]);
-        too_many.fault_count = 2;
-        assert_eq!(RepairPlan::of(&too_many).refused.len(), 1);
+fn counted(faults: u64) -> String {
+    if faults == 1 { "1 fault before".into() } else { format!("{faults} faults before") }
+}
+
+fn list(text: &mut String, title: &str, lines: &[String]) {
+    if lines.is_empty() {
+        return;
+    }
+    let _ = writeln!(text, "{title}");
+    for line in lines.iter().take(SHOWN) {
+        let _ = writeln!(text, "  {line}");
+    }
+    if lines.len() > SHOWN {
+        let _ = writeln!(text, "  … and {} more", lines.len() - SHOWN);
     }
 }

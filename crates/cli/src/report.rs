@@ -53,11 +53,16 @@ impl Progress {
 
     /// Shows these counts.
     pub fn show(&self, counts: &Counts) {
+        self.say_sometimes(|| format!("{} files, {}", counts.files, show_size(counts.bytes)));
+    }
+
+    /// Shows this text, unless another one was shown a moment ago.
+    pub fn say_sometimes(&self, what: impl FnOnce() -> String) {
         if let Some(bar) = &self.bar
             && self.shown.get().is_none_or(|shown| shown.elapsed() >= INTERVAL)
         {
             self.shown.set(Some(Instant::now()));
-            bar.set_message(format!("{} files, {}", counts.files, show_size(counts.bytes)));
+            bar.set_message(what());
         }
     }
 

@@ -16,6 +16,7 @@ use crate::device::{about_volume, about_volume_within, open_for_writing};
 use crate::failure::{Failure, Result};
 use crate::output::say;
 use crate::show;
+use crate::size::show_size;
 use crate::trees::{MAX_NAMES, Trees};
 
 /// How many paths are listed.
@@ -26,6 +27,7 @@ pub fn run(arguments: &args::Rescue) -> Result<()> {
     match &arguments.what {
         args::RescueCommand::ZeroLog(arguments) => zero_log(arguments),
         args::RescueCommand::SuperRecover(arguments) => super_recover(arguments),
+        args::RescueCommand::Undo(arguments) => undo(arguments),
     }
 }
 
@@ -51,6 +53,20 @@ fn zero_log(arguments: &args::ZeroLog) -> Result<()> {
     let flushed = volume.writer().flush(data, nodes).map_err(failed)?;
     let _published = volume.superblocks().write(&superblock, Copies::All, flushed).map_err(failed)?;
     say(&format!("{shown}: the log is gone; the volume is as of commit {}\n", superblock.generation));
+    Ok(())
+}
+
+/// Puts back what a repair has overwritten.
+fn undo(arguments: &args::Undo) -> Result<()> {
+    let paths = &arguments.devices;
+    let writing = open_for_writing(paths, arguments.window)?;
+    if !arguments.yes {
+        let command = format!("ubtrfs rescue undo --yes {}", arguments.file.display());
+        confirm("Put back what the repair has overwritten?", &command, paths, arguments.window)?;
+    }
+    let bytes = ubtrfs_repair::undo(&arguments.file, &writing.devices)
+        .map_err(|error| Failure::about(arguments.file.display(), &error))?;
+    say(&format!("{} were put back: the volume is as it was before the repair\n", show_size(bytes)));
     Ok(())
 }
 

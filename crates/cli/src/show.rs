@@ -3,6 +3,8 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use ubtrfs_format::items::Timespec;
 use ubtrfs_format::posix::{self, SECONDS_PER_DAY};
 pub use ubtrfs_image::harmless;
@@ -11,6 +13,17 @@ use ubtrfs_image::misleads;
 /// Returns a time in UTC, with nanoseconds.
 pub fn time(at: Timespec) -> String {
     format!("{}.{:09} UTC", clock(at), at.nsec)
+}
+
+/// Returns a time in the zone of the user (`TZ`, `/etc/localtime`), in whole seconds, with its
+/// distance from UTC.
+pub fn local(at: Timespec) -> String {
+    let offset = Timestamp::from_second(at.sec.cast_signed()).map(|time| TimeZone::system().to_offset(time).seconds());
+    // An image may contain a time that no calendar has.
+    let Ok(offset) = offset else { return seconds(at) };
+    let there = Timespec { sec: at.sec.wrapping_add_signed(offset.into()), nsec: 0 };
+    let (sign, minutes) = (if offset < 0 { '-' } else { '+' }, offset.unsigned_abs() / 60);
+    format!("{} {sign}{:02}{:02}", clock(there), minutes / 60, minutes % 60)
 }
 
 /// Returns a time in UTC, in whole seconds.

@@ -10,16 +10,17 @@ use ubtrfs_tree::{Block, Error, NodeRef, Snapshot, Walk};
 
 use crate::args;
 use crate::describe;
-use crate::device::{open_for_reading, volume};
+use crate::device::open_what_can_be_read;
 use crate::failure::{Failure, Result};
 use crate::output::{Output, is_lost};
+use crate::reading::open_volume;
 use crate::trees::{Trees, name, parse_id};
 
 /// `ubtrfs tree`
 pub fn run(arguments: &args::Tree) -> Result<()> {
     let wanted = arguments.id.as_deref().map(parse_id).transpose()?;
-    let reading = open_for_reading(&arguments.devices, arguments.window)?;
-    let volume = volume(&arguments.devices, arguments.window, reading.devices)?;
+    let reading = open_what_can_be_read(&arguments.devices, arguments.window)?;
+    let volume = open_volume(&arguments.devices, arguments.window, &reading.devices)?;
     let trees = Trees::new(&Arc::clone(&volume));
     let mut dump = Dump { out: BufWriter::new(Output::new()), superblock: trees.superblock().clone(), damaged: false };
     match wanted {

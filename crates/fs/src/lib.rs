@@ -64,7 +64,7 @@ pub mod xattr_names;
 
 pub use discard::Discarder;
 pub use error::{Errno, Error, Refusal, Result, Step};
-pub use filesystem::{Filesystem, FilesystemStats, FoundInode, FoundItem, FoundSubvolume, InodeFix, KeptCommit, Stats};
+pub use filesystem::{Filesystem, FilesystemStats, FoundInode, FoundItem, FoundSubvolume, KeptCommit, Stats};
 pub use inactivate::InactivationStats;
 pub use inode::InodeId;
 pub use last_errors::ErrorRecord;

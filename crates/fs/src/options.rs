@@ -116,9 +116,6 @@ pub struct Options {
     pub freeing: FreeingLimits,
     /// Discard the space that a commit has freed, some time after it.
     pub discard: bool,
-    /// Ignore the free-space tree and the used bytes in block groups and devices: recount them, and
-    /// let the next commit write all of them.
-    pub recount_space: bool,
     /// How data is compressed as it is written. Without it, only the data of files whose flags or
     /// properties ask for it is compressed.
     pub compression: Option<CompressionMode>,
@@ -171,7 +168,6 @@ impl Default for Options {
             max_inline: 2048,
             freeing: FreeingLimits::default(),
             discard: false,
-            recount_space: false,
             compression: None,
             compression_threads: std::thread::available_parallelism().map_or(1, usize::from),
             reproducible: None,

@@ -259,15 +259,6 @@ impl DeviceMap {
         }
     }
 
-    /// Sets the used bytes in the device items to those of the chunks.
-    pub(crate) fn recount(&mut self, chunks: &[(Logical, ChunkItem)]) {
-        for (item, _) in self.devices.values_mut() {
-            let stripes = chunks.iter().flat_map(|(_, chunk)| chunk.stripes.iter().map(move |stripe| (stripe, chunk)));
-            let own = stripes.filter(|(stripe, _)| stripe.devid == item.devid);
-            item.bytes_used = own.fold(0, |sum, (_, chunk)| sum.saturating_add(stripe_length(chunk)));
-        }
-    }
-
     /// Cuts off each device behind its last chunk. Returns how many bytes that are.
     pub(crate) fn cut_off_unallocated(&mut self) -> u64 {
         let mut cut = 0;

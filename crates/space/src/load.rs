@@ -47,8 +47,6 @@ pub struct SpaceSources<'a> {
     pub mixed: bool,
     /// The UUID of the chunk tree.
     pub chunk_tree_uuid: Uuid,
-    /// Used space is counted from the extents and chunks alone.
-    pub recount: bool,
 }
 
 impl SpaceSources<'_> {
@@ -67,9 +65,7 @@ impl SpaceSources<'_> {
 /// Reads block groups and their free space.
 pub fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceState> {
     let mut devices = DeviceMap::new(sources.devices, sources.closed_devices.iter().copied());
-    if !sources.recount {
-        check_device_extents(sources.dev_tree, sources.chunks)?;
-    }
+    check_device_extents(sources.dev_tree, sources.chunks)?;
     let mut groups = Groups::default();
     let mut free_space = sources.free_space_tree.map(FreeSpaceReader::new);
     for (start, chunk) in sources.chunks {
@@ -82,9 +78,6 @@ pub fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceState> {
             });
         }
         groups.insert(load_group(sources, free_space.as_mut(), *start, chunk)?);
-    }
-    if sources.recount {
-        devices.recount(sources.chunks);
     }
     let profile_of = |kind: BlockGroupFlags, fallback: BlockGroupFlags| {
         let mut chunks = sources.chunks.iter().rev().map(|(_, chunk)| chunk).filter(|chunk| chunk.flags.contains(kind));
@@ -103,7 +96,6 @@ pub fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceState> {
         devices,
         chunks: Chunks::new(sources.chunk_tree_uuid, sources.max_chunk),
         profiles: Profiles::new(data, metadata, system, sources.mixed),
-        rewrites_all: sources.recount,
         ..SpaceState::empty(sources.node_size, sources.sector_size)
     })
 }
@@ -139,12 +131,6 @@ fn load_group(
     chunk: &ChunkItem,
 ) -> Result<BlockGroup> {
     let mut group = BlockGroup::empty(start, chunk.length, chunk.flags);
-    if sources.recount {
-        group.recorded_free = complement_of_extents(sources, start, chunk.length)?;
-        group.rewrite_free_space = sources.keeps_free_space_tree;
-        group.touched = true;
-        return Ok(with_available(group, chunk, sources.is_on_seeds(chunk)));
-    }
     let key = Key::new(start.0, ItemType::BLOCK_GROUP_ITEM, chunk.length);
     let item = sources
         .block_group_tree

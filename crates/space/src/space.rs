@@ -65,9 +65,6 @@ pub struct SpaceState {
     pub(crate) reserved: Reserved,
     /// How many operations wait for the space of groups that are being emptied.
     pub(crate) waiting_for_groups: usize,
-    /// The next commit rewrites all records of block groups, devices and free space, whatever the
-    /// trees have.
-    pub(crate) rewrites_all: bool,
     pub(crate) node_size: u64,
     pub(crate) sector_size: u64,
 }
@@ -203,7 +200,6 @@ impl SpaceState {
             discards: Discards::default(),
             reserved: Reserved::default(),
             waiting_for_groups: 0,
-            rewrites_all: false,
             node_size,
             sector_size,
         }
@@ -222,12 +218,6 @@ impl SpaceState {
     /// Returns whether the next commit has to write something about space though no tree has
     /// changed.
     pub fn has_changes(&self) -> bool {
-        self.chunks.has_new() || self.rewrites_all || self.devices.has_changes()
-    }
-
-    /// Returns whether the commit in progress has to rewrite all records of space. Later ones need
-    /// not.
-    pub fn take_rewrites_all(&mut self) -> bool {
-        std::mem::take(&mut self.rewrites_all)
+        self.chunks.has_new() || self.devices.has_changes()
     }
 }

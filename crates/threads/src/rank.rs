@@ -244,6 +244,8 @@ pub enum Rank {
     WriterLease,
     /// The ticket of writes that are submitted later.
     DeferredWrite,
+    /// The writes that are kept in memory over a device.
+    StagedDevice,
     /// An image in memory over another.
     OverlayDevice,
     /// A device in memory.

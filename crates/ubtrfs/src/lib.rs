@@ -127,12 +127,12 @@ pub use ubtrfs_fs::{
     Attributes, BalanceProgress, BalanceStatus, Balancer, Compression, CompressionMode, Damage, DataError,
     Defragmentation, DeviceFault, DirectoryEntry, DirectoryOperations, Discarder, Durability, Errno, Error,
     ErrorRecord, ExtentProblem, FileOperations, Filesystem, FilesystemStats, Flagged, FlagsAndXattrPlan, FlagsPlan,
-    FoundExtent, FoundInode, FoundItem, FoundSubvolume, FreeingLimits, InactivationStats, InodeFix, InodeId,
-    InodeOperations, KeptCommit, ModeAndXattr, ModeAndXattrPlan, NewInode, Options, PackedPlace, Reason, Received,
-    Recompression, References, Refusal, Relocator, RenameFlags, ReplaceOptions, ReplaceProgress, ReplaceState,
-    Replacer, Reproducible, Rescue, Result, SETTABLE_FLAGS, ScrubOptions, ScrubProgress, Scrubber, SetAttributes,
-    SpaceTotals, Stats, Step, SubvolumeInfo, SubvolumeOperations, TimeChange, UnpackProblem, VacateProgress,
-    VerityDigest, VerityParameters, WriteAt, XattrMode,
+    FoundExtent, FoundInode, FoundItem, FoundSubvolume, FreeingLimits, InactivationStats, InodeId, InodeOperations,
+    KeptCommit, ModeAndXattr, ModeAndXattrPlan, NewInode, Options, PackedPlace, Reason, Received, Recompression,
+    References, Refusal, Relocator, RenameFlags, ReplaceOptions, ReplaceProgress, ReplaceState, Replacer, Reproducible,
+    Rescue, Result, SETTABLE_FLAGS, ScrubOptions, ScrubProgress, Scrubber, SetAttributes, SpaceTotals, Stats, Step,
+    SubvolumeInfo, SubvolumeOperations, TimeChange, UnpackProblem, VacateProgress, VerityDigest, VerityParameters,
+    WriteAt, XattrMode,
 };
 pub use ubtrfs_fs::{acl, scheduling, xattr_names};
 pub use ubtrfs_merge::{

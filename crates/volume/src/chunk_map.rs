@@ -11,7 +11,7 @@ use crate::parity::MAX_STRIPES;
 
 /// All chunks of a volume, by their logical start.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ChunkMap {
+pub struct ChunkMap {
     chunks: BTreeMap<u64, Chunk>,
 }
 
@@ -35,41 +35,41 @@ enum Layout {
 
 /// One position on one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct IoStripe {
+pub struct IoStripe {
     /// The device.
-    pub(crate) devid: DeviceId,
+    pub devid: DeviceId,
     /// The physical address on it.
-    pub(crate) at: Physical,
+    pub at: Physical,
 }
 
 /// A logical range that is contiguous on each device that holds a copy of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct MappedRange {
+pub struct MappedRange {
     /// Bytes.
-    pub(crate) len: u64,
+    pub len: u64,
     /// Where the copies are, at least one.
-    pub(crate) copies: Vec<IoStripe>,
+    pub copies: Vec<IoStripe>,
     /// Whether writing all copies is enough. With parity it is not: the range has one copy, which
     /// also follows from the other stripes of its row.
-    pub(crate) writable: bool,
+    pub writable: bool,
 }
 
 /// A stretch of a row of a chunk with parity: the same bytes of each stripe.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Row {
+pub struct Row {
     /// The logical address where the row begins.
-    pub(crate) start: Logical,
+    pub start: Logical,
     /// How many stripes have data: the first ones. The others are P, then Q.
-    pub(crate) data: usize,
+    pub data: usize,
     /// Where each stripe has its part of the stretch.
-    pub(crate) stripes: Vec<IoStripe>,
+    pub stripes: Vec<IoStripe>,
     /// The index of the stripe that has the address that was looked up.
-    pub(crate) wanted: usize,
+    pub wanted: usize,
 }
 
 impl Row {
     /// Returns how many stripes have parity.
-    pub(crate) fn parities(&self) -> usize {
+    pub fn parities(&self) -> usize {
         self.stripes.len() - self.data
     }
 }
@@ -236,7 +236,11 @@ impl Chunk {
 impl ChunkMap {
     /// Adds a chunk. `device_bytes` returns how many bytes a device has, or `None` for a device
     /// that is missing.
-    pub(crate) fn insert(
+    ///
+    /// # Panics
+    ///
+    /// Never: a chunk that begins where another one does overlaps it, which is an error.
+    pub fn insert(
         &mut self,
         start: Logical,
         item: ChunkItem,
@@ -293,12 +297,12 @@ impl ChunkMap {
     }
 
     /// Returns the chunk that starts here.
-    pub(crate) fn get(&self, start: Logical) -> Option<&ChunkItem> {
+    pub fn get(&self, start: Logical) -> Option<&ChunkItem> {
         self.chunks.get(&start.0).map(|chunk| &chunk.item)
     }
 
     /// Returns all chunks in the order of their addresses.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Logical, &ChunkItem)> {
+    pub fn iter(&self) -> impl Iterator<Item = (Logical, &ChunkItem)> {
         self.chunks.iter().map(|(start, chunk)| (Logical(*start), &chunk.item))
     }
 
@@ -316,7 +320,7 @@ impl ChunkMap {
     }
 
     /// Returns the piece that starts at `at`, at most `len` bytes long.
-    pub(crate) fn locate(&self, at: Logical, len: u64) -> Result<MappedRange> {
+    pub fn locate(&self, at: Logical, len: u64) -> Result<MappedRange> {
         let unmapped = Error::Unmapped { at, len };
         let Some((start, chunk)) = self.chunks.range(..=at.0).next_back() else { return Err(unmapped) };
         let offset = at.0 - start;
@@ -325,7 +329,7 @@ impl ChunkMap {
 
     /// Returns the part, from this address on, of the row that has it, or `None` in a chunk without
     /// parity.
-    pub(crate) fn row(&self, at: Logical) -> Option<Row> {
+    pub fn row(&self, at: Logical) -> Option<Row> {
         let (start, chunk) = self.chunks.range(..=at.0).next_back()?;
         let offset = at.0 - start;
         let row = if offset < chunk.item.length { chunk.row(offset)? } else { return None };
@@ -333,7 +337,7 @@ impl ChunkMap {
     }
 
     /// Returns all pieces of a range, in order, or an error if a part of it is in no chunk.
-    pub(crate) fn pieces(&self, at: Logical, len: u64) -> Result<Vec<MappedRange>> {
+    pub fn pieces(&self, at: Logical, len: u64) -> Result<Vec<MappedRange>> {
         let mut pieces = Vec::with_capacity(1);
         let mut done = 0;
         while done < len {

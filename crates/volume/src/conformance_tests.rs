@@ -14,8 +14,8 @@ use crate::conformance::{Subject, assert_conforms};
 use crate::protected_device::ProtectedDevice;
 use crate::{
     DeferredSuperblocks, Device, DevicePart, Engine, Exclusive, Fate, FaultyDevice, FileDevice, Lasting, MemoryDevice,
-    NbdDevice, OpenMode, Operation, OverlayDevice, ReadAheadDevice, RecordingDevice, ThrottledDevice, WindowDevice,
-    WriterTiming,
+    NbdDevice, OpenMode, Operation, OverlayDevice, ReadAheadDevice, RecordingDevice, StagedDevice, ThrottledDevice,
+    WindowDevice, WriterTiming,
 };
 
 const SIZE: usize = 5 << 20;
@@ -55,6 +55,8 @@ fn devices_in_memory_conform() {
         assert_conforms(Subject::new(Arc::new(MemoryDevice::from_bytes(vec![1; SIZE + 100]))).seed(seed));
         assert_conforms(Subject::new(Arc::new(OverlayDevice::new(vec![1; SIZE / 2 + 100].into()))).seed(seed));
         assert_conforms(Subject::new(Arc::new(OverlayDevice::zeroed(SIZE as u64))).seed(seed));
+        let base = Arc::new(MemoryDevice::from_bytes(vec![1; SIZE + 100]));
+        assert_conforms(Subject::new(Arc::new(StagedDevice::new(base))).seed(seed));
     }
 }
 

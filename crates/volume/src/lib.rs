@@ -48,7 +48,8 @@ mod old_roots;
 mod open;
 #[cfg(feature = "testing")]
 mod overlay_device;
-mod parity;
+mod page;
+pub mod parity;
 mod partition_fault;
 mod partitions;
 mod primary_superblock;
@@ -67,6 +68,7 @@ mod scrub;
 mod scrubbed;
 mod shared_chunk_map;
 mod shared_state;
+mod staged_device;
 mod superblock_copy;
 mod superblock_order;
 mod superblocks;
@@ -84,6 +86,7 @@ mod writer_mark;
 mod written;
 
 pub use buffer::{ALIGNMENT, Buffer, SharedBuffer};
+pub use chunk_map::{ChunkMap, IoStripe, MappedRange, Row};
 pub use comparison::Comparison;
 pub use counted_lock::{CountedMutex, CountedRwLock, LockCounters};
 pub use deferred_superblocks::DeferredSuperblocks;
@@ -127,6 +130,7 @@ pub use scrub::VolumeScrub;
 pub use scrub::parity::ParityScrub;
 pub use scrubbed::{ScrubScope, Scrubbed};
 pub use shared_chunk_map::SharedChunkMap;
+pub use staged_device::StagedDevice;
 pub use superblocks::publish::Published;
 pub use superblocks::{Copies, Superblocks};
 #[cfg(feature = "testing")]

@@ -9,9 +9,7 @@ use ubtrfs_threads::{Rank, RwLock};
 
 use crate::buffer::ALIGNMENT;
 use crate::device::{CounterCells, Device, DeviceCounters, DeviceTicket, DeviceWrite, check_range, check_writes};
-
-/// 4 KiB of a device, the unit that is written entirely or not at all.
-pub(crate) type Page = [u8; ALIGNMENT];
+use crate::page::{Page, pages_of};
 
 static ZERO_PAGE: LazyLock<Arc<Page>> = LazyLock::new(|| Arc::new([0; ALIGNMENT]));
 
@@ -73,15 +71,6 @@ impl Image {
             self.pages.insert(page, Arc::clone(&ZERO_PAGE));
         }
     }
-}
-
-/// Splits bytes into pages. Their length is a multiple of a page's.
-pub(crate) fn pages_of(bytes: &[u8]) -> impl Iterator<Item = Arc<Page>> {
-    bytes.chunks_exact(ALIGNMENT).map(|chunk| {
-        let mut page = [0; ALIGNMENT];
-        page.copy_from_slice(chunk);
-        Arc::new(page)
-    })
 }
 
 /// A device in memory over a shared image. Thousands of them over one image cost little.

@@ -7,7 +7,7 @@
 //! Stripes with the factor 0 need not be read.
 
 /// The most stripes of a chunk with parity: there are as many different powers of 2.
-pub(crate) const MAX_STRIPES: usize = 255;
+pub const MAX_STRIPES: usize = 255;
 
 /// The powers of 2, the order of which is 255.
 const POWERS: [u8; 255] = {
@@ -49,7 +49,7 @@ fn inverse(of: u8) -> u8 {
 }
 
 /// Adds a stripe times a factor to a sum.
-pub(crate) fn add(sum: &mut [u8], stripe: &[u8], factor: u8) {
+pub fn add(sum: &mut [u8], stripe: &[u8], factor: u8) {
     match factor {
         0 => {}
         1 => sum.iter_mut().zip(stripe).for_each(|(sum, byte)| *sum ^= byte),
@@ -64,7 +64,7 @@ pub(crate) fn add(sum: &mut [u8], stripe: &[u8], factor: u8) {
 }
 
 /// Returns how many combinations give a data stripe.
-pub(crate) fn count(data: usize, parities: usize) -> usize {
+pub fn count(data: usize, parities: usize) -> usize {
     match parities {
         0 => 0,
         1 => 1,
@@ -75,7 +75,7 @@ pub(crate) fn count(data: usize, parities: usize) -> usize {
 
 /// Returns the `number`-th combination that gives data stripe `wanted` of `data`. The first
 /// combinations leave out the fewest stripes.
-pub(crate) fn combination(data: usize, parities: usize, wanted: usize, number: usize) -> Vec<u8> {
+pub fn combination(data: usize, parities: usize, wanted: usize, number: usize) -> Vec<u8> {
     let mut factors = vec![0; data + parities];
     match number {
         0 => {
@@ -108,7 +108,7 @@ pub(crate) fn combination(data: usize, parities: usize, wanted: usize, number: u
 }
 
 /// Returns the combination that gives P (0) or Q (1).
-pub(crate) fn parity(data: usize, parities: usize, which: usize) -> Vec<u8> {
+pub fn parity(data: usize, parities: usize, which: usize) -> Vec<u8> {
     let mut factors = vec![0; data + parities];
     for (stripe, factor) in factors[..data].iter_mut().enumerate() {
         *factor = if which == 0 { 1 } else { power(stripe) };

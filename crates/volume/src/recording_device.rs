@@ -16,7 +16,8 @@ use crate::device::{
     CounterCells, Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites, check_range, check_writes,
 };
 use crate::error::WriteError;
-use crate::overlay_device::{Image, OverlayDevice, Page, pages_of};
+use crate::overlay_device::{Image, OverlayDevice};
+use crate::page::{Page, pages_of};
 
 /// What happened to a recording device.
 #[derive(Clone, Debug)]

@@ -122,6 +122,38 @@ impl Volume {
         found.sort_by_key(|(_, found)| found.superblock.dev_item.devid);
         Self::open_by(found, candidate.superblock.clone(), OpenOptions { read_only: true }, false)
     }
+
+    /// Opens the volume on these devices in the state of a [candidate](Self::candidates), for
+    /// reading only, as far as devices and blocks are there: devices may be missing or lack a good
+    /// superblock, and parts of the chunk tree may be unreadable. In that case the chunks of its
+    /// other leaves are used, also of old ones, and the error of the chunk tree is returned, too.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::open_candidate`], if not even that is possible.
+    pub fn open_what_is_left(devices: &[Arc<dyn Device>], candidate: &Candidate) -> Result<(Self, Option<Error>)> {
+        let fsid = candidate.superblock.fsid;
+        let found = || {
+            let best = |device: &Arc<dyn Device>| {
+                let copies = good_copies(&**device, Some(fsid)).into_iter();
+                let best = copies.max_by_key(|found| found.superblock.generation);
+                best.map(|best| (Arc::clone(device), best))
+            };
+            let mut found: Vec<(Arc<dyn Device>, Found)> = devices.iter().filter_map(best).collect();
+            found.retain(|(_, found)| found.superblock.dev_item.devid != TARGET);
+            // Of devices with the same number the newest has replaced the others.
+            let newest_first = |(_, found): &(Arc<dyn Device>, Found)| {
+                (found.superblock.dev_item.devid, std::cmp::Reverse(found.superblock.generation))
+            };
+            found.sort_by_key(newest_first);
+            found.dedup_by(|(_, older), (_, newer)| {
+                let is_older = older.superblock.generation < newer.superblock.generation;
+                older.superblock.dev_item.devid == newer.superblock.dev_item.devid && is_older
+            });
+            found
+        };
+        Self::open_by_what_is_left(found, &candidate.superblock)
+    }
 }
 
 /// Returns the id of the volume on these devices, if a primary superblock is good. Copies with

@@ -62,6 +62,9 @@ pub struct Cp {
     /// the top level.
     #[arg(required = true, num_args = 2.., value_names = ["SRC", "DEST"])]
     pub places: Vec<OsString>,
+    /// Another device of the volume that files are copied out of; may be given several times.
+    #[arg(long = "device", value_name = "DEVICE")]
+    pub devices: Vec<PathBuf>,
     #[command(flatten)]
     pub window: Window,
 }
@@ -335,6 +338,9 @@ pub struct Export {
     /// Print JSON on the standard error stream, for programs: what was done.
     #[arg(long)]
     pub json: bool,
+    /// Another device of the volume; may be given several times.
+    #[arg(long = "device", value_name = "DEVICE")]
+    pub devices: Vec<PathBuf>,
     #[command(flatten)]
     pub window: Window,
 }

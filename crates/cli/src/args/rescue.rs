@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use regex::bytes::Regex;
 
 use super::window::Window;
 
@@ -18,6 +19,24 @@ pub struct Rescue {
 pub enum RescueCommand {
     ZeroLog(ZeroLog),
     SuperRecover(SuperRecover),
+    Undo(Undo),
+}
+
+/// Put back what 'ubtrfs check --repair --undo FILE' has overwritten. The volume must not have been
+/// changed since.
+#[derive(Debug, Args)]
+pub struct Undo {
+    /// Don't ask.
+    #[arg(short, long)]
+    pub yes: bool,
+    /// The file that the repair has made.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// All devices of the volume.
+    #[arg(required = true, value_name = "DEVICE")]
+    pub devices: Vec<PathBuf>,
+    #[command(flatten)]
+    pub window: Window,
 }
 
 /// Restore a primary superblock that is damaged or missing, from the copy at 64 MiB or 256 GiB.
@@ -69,6 +88,17 @@ pub struct Restore {
     /// Copy only this directory or file.
     #[arg(long, value_name = "PATH")]
     pub path: Option<OsString>,
+    /// Copy only files whose path, such as /home/me/letter, matches this regular expression.
+    #[arg(long, value_name = "REGEX")]
+    pub path_regex: Option<Regex>,
+    /// Go on in a directory that is not empty, such as that of a restore that was interrupted, or
+    /// that lacked a device: what is there as the volume has it is left out, and files that were
+    /// saved in part are completed. Nothing that differs is replaced.
+    #[arg(short = 'o', long = "continue")]
+    pub go_on: bool,
+    /// With -o: replace files that differ from those of the volume.
+    #[arg(long, requires = "go_on")]
+    pub overwrite: bool,
     /// The subvolume to copy, by its path [default: the default subvolume].
     #[arg(long, value_name = "PATH", conflicts_with = "subvolid")]
     pub subvol: Option<String>,
@@ -90,8 +120,8 @@ pub struct Restore {
     /// Print JSON, for programs: what was copied and what was lost.
     #[arg(long, conflicts_with_all = ["verbose", "undelete", "list_commits"])]
     pub json: bool,
-    /// All devices of the volume, then the directory to copy to, which is made or must be empty.
-    /// IMAGE:PATH in place of the device is the same as IMAGE with --path PATH.
+    /// All devices of the volume, then the directory to copy to, which is made or, without -o, must
+    /// be empty. IMAGE:PATH in place of the device is the same as IMAGE with --path PATH.
     #[arg(required = true, num_args = 1.., value_names = ["DEVICE", "DIR"])]
     pub places: Vec<PathBuf>,
     #[command(flatten)]

@@ -32,7 +32,7 @@ pub fn export(arguments: &Export) -> Result<()> {
         ));
     }
     let (image, path) = Place::of_volume(&arguments.place).in_image()?;
-    let how = InImage { devices: Vec::new(), window: arguments.window };
+    let how = InImage { devices: arguments.devices.clone(), window: arguments.window };
     let opened = Image::open(&image, &how, Opening::READING)?;
     let (id, file_type) = Editor::new(&opened.fs, (0, 0)).find(&path, true).map_err(|error| about(&error))?;
     let name = path.file_name().unwrap_or(OsStr::new("file")).as_bytes().to_owned();

@@ -33,6 +33,9 @@ pub fn run(command: &EditCommand) -> Result<()> {
         return copy_out(arguments, &image, &to, &locate);
     }
     let how = match command {
+        EditCommand::Cp(arguments) if !arguments.devices.is_empty() => {
+            return Err(Failure::new("--device is for files that are copied out of an image").with_status(2));
+        }
         EditCommand::Cp(arguments) => arguments.how,
         _ => How::default(),
     };
@@ -64,14 +67,14 @@ fn copy_out(arguments: &Cp, image: &Path, to: &Path, locate: &Locate<'_>) -> Res
     if let Some(option) = arguments.dedupe.then_some("--dedupe").or(arguments.how.of_writing()) {
         return Err(Failure::new(format!("{option} is for files that are copied into an image")).with_status(2));
     }
-    let how = InImage { devices: Vec::new(), window: arguments.window };
-    let opened = Image::open(image, &how, Opening::READING)?;
+    let how = InImage { devices: arguments.devices.clone(), window: arguments.window };
+    let opened = Image::open(image, &how, Opening::READING_ON)?;
     let sources = &arguments.places[..arguments.places.len() - 1];
     let sources = sources.iter().map(|word| locate(word).inside()).collect::<Result<Vec<_>>>()?;
     let progress = Progress::new();
     let mut job = progress.job();
     let mut problems = Problems::default();
-    let copied = to_host::copy(&opened.fs, arguments, &sources, to, opened.sources(), &mut job, &mut problems);
+    let copied = to_host::copy(&opened, arguments, &sources, to, &mut job, &mut problems);
     problems.report(&mut std::io::stderr().lock());
     copied?;
     report::print(job.counts(), arguments.how.json)?;

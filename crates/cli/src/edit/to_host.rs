@@ -10,10 +10,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
 
 use rustix::fs::{CWD, Mode, OFlags};
-use ubtrfs::Filesystem;
+use ubtrfs::{Damage, Filesystem};
 use ubtrfs_format::items::FileType;
 use ubtrfs_image::{
     Description, Editor, HostDirectory, HostTree, Job, LinkedPath, Source, VolumeFile, VolumeFiles, is_name,
@@ -29,6 +28,7 @@ use crate::host::target::{
     Identity, Made, NO_LINK, enter, hold, hold_again, make_directory, make_directory_as, make_link, make_node,
     make_symlink,
 };
+use crate::place::Image;
 use crate::problems::Problems;
 use crate::show;
 
@@ -54,6 +54,32 @@ struct Tree {
     links: HashMap<(u64, u64), First>,
 }
 
+/// Why a file is not copied.
+enum Stop {
+    /// It can't be read, which is no reason not to copy others.
+    Unreadable(Failure),
+    /// The copy can't go on.
+    Failed(Failure),
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl Stop {
+    /// A file of the image that can't be read.
+    fn unreadable(error: &ubtrfs_image::Error) -> Self {
+        Self::Unreadable(about(error))
+    }
+
+    fn failure(self) -> Failure {
+        let (Self::Unreadable(failure) | Self::Failed(failure)) = self;
+        failure
+    }
+}
+
 /// The copy of an inode that has several names. It holds no descriptor, since there may be many
 /// such inodes.
 struct First {
@@ -64,6 +90,8 @@ struct First {
 
 struct Copier<'a, 'b> {
     fs: &'a Filesystem,
+    /// What was skipped because it can't be read.
+    damage: &'a Damage,
     job: &'a mut Job<'b>,
     sources: &'a Sources,
     archive: bool,
@@ -76,20 +104,21 @@ struct Copier<'a, 'b> {
 /// Copies files of an image to a path, or into it if it is a directory. Files that could be copied,
 /// but not exactly as in the image, are added to `problems`.
 pub fn copy(
-    fs: &Arc<Filesystem>,
+    image: &Image,
     arguments: &Cp,
     from: &[PathBuf],
     to: &Path,
-    sources: &Sources,
     job: &mut Job<'_>,
     problems: &mut Problems,
 ) -> Result<()> {
+    let (fs, sources) = (&image.fs, image.sources());
     let (archive, recursive) = (arguments.archive, arguments.recursive || arguments.archive);
     let editor = Editor::new(fs, (0, 0));
     if !to.is_dir() && (from.len() > 1 || is_named_as_directory(to) && !recursive) {
         return Err(no_directory(to));
     }
-    let mut copier = Copier { fs, job, sources, archive, recursive, umask: crate::host::umask(), problems };
+    let mut copier =
+        Copier { fs, damage: &image.damage, job, sources, archive, recursive, umask: crate::host::umask(), problems };
     let mut made = HashSet::new();
     for path in from {
         let (id, file_type) = editor.find(path, !recursive).map_err(|error| about(&error))?;
@@ -160,11 +189,15 @@ impl Copier<'_, '_> {
     fn tree(&mut self, tree: &mut Tree, file: &VolumeFile, name: &[u8], above: &Path) -> Result<()> {
         let mut frames: Vec<Frame> = Vec::new();
         let root = Rc::clone(&tree.root);
-        frames.extend(self.one(tree, file, &root, name, &LinkedPath::new(above))?);
+        let first = self.one(tree, file, &root, name, &LinkedPath::new(above));
+        frames.extend(first.map_err(Stop::failure)?);
         while let Some(frame) = frames.last_mut() {
             if let Some((name, file)) = frame.left.pop() {
-                let next = self.one(tree, &file, &frame.to, &name, &frame.path);
-                frames.extend(next?);
+                match self.one(tree, &file, &frame.to, &name, &frame.path) {
+                    Ok(next) => frames.extend(next),
+                    Err(Stop::Unreadable(failure)) => self.problems.add_failure(&failure),
+                    Err(Stop::Failed(failure)) => return Err(failure),
+                }
             } else if let Some(done) = frames.pop() {
                 let to = tree.host.descriptor(&done.to);
                 let finished = to.and_then(|to| self.finish(&Made::Open(to.as_fd()), &done.description, done.mode));
@@ -184,25 +217,34 @@ impl Copier<'_, '_> {
         to: &Rc<HostDirectory>,
         name: &[u8],
         above: &LinkedPath,
-    ) -> Result<Option<Frame>> {
+    ) -> std::result::Result<Option<Frame>, Stop> {
         if !is_name(name) {
-            return Err(Failure::new(format!("{} has a name that no file can have", show::path(&above.path()))));
+            let sentence = format!("{} has a name that no file can have", show::path(&above.path()));
+            return Err(Failure::new(sentence).into());
         }
         let path = above.join(name);
         let failed = |error: io::Error| about_path(&path, &error);
         let at = &*tree.host.descriptor(to).map_err(failed)?;
-        let description = tree.source.describe(file).map_err(|error| about(&error))?;
+        let description = tree.source.describe(file).map_err(|error| Stop::unreadable(&error))?;
         if description.file_type() == FileType::Directory {
             if !self.recursive {
                 let shown = show::path(&path.path());
-                return Err(Failure::new(format!("{shown} would be a copy of a directory: -r copies those")));
+                return Err(Failure::new(format!("{shown} would be a copy of a directory: -r copies those")).into());
             }
             let mode = match self.directory(at, name, description.mode) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => None,
                 made => made.map_err(failed)?,
             };
             let to = enter(at, name).and_then(|dir| tree.host.enter(to, name, dir)).map_err(failed)?;
-            let mut left = tree.source.children(file).map_err(|error| about(&error))?;
+            let before = self.damage.count();
+            // The directory itself is copied all the same.
+            let mut left = tree.source.children(file).unwrap_or_else(|error| {
+                self.problems.add_failure(&about(&error));
+                Vec::new()
+            });
+            if self.damage.count() != before {
+                self.problems.add(show::path(&path.path()), "part of the directory can't be read");
+            }
             left.reverse();
             return Ok(Some(Frame { to, path, description, mode, left }));
         }
@@ -249,7 +291,7 @@ impl Copier<'_, '_> {
         (at, mut new, is_durable): (&OwnedFd, Replacement<'_>, bool),
         description: &Description,
         path: &LinkedPath,
-    ) -> Result<Identity> {
+    ) -> std::result::Result<Identity, Stop> {
         let failed = |error: io::Error| about_path(path, &error);
         match description.file_type() {
             FileType::Regular => {
@@ -263,11 +305,12 @@ impl Copier<'_, '_> {
                     self.finish(&Made::Open(file.as_fd()), description, None).map_err(failed)?;
                 }
                 new.finish(Some(&file), is_durable).map_err(failed)?;
-                return Made::Open(file.as_fd()).identity().map_err(failed);
+                return Ok(Made::Open(file.as_fd()).identity().map_err(failed)?);
             }
             FileType::Symlink => make_symlink(at, new.name_for_now(), &description.target).map_err(failed)?,
             _ => {
-                let attributes = self.fs.inodes().attributes(from.id).map_err(|error| about_path(path, &error))?;
+                let attributes = self.fs.inodes().attributes(from.id);
+                let attributes = attributes.map_err(|error| Stop::Unreadable(about_path(path, &error)))?;
                 let mode = self.first_mode(description);
                 make_node(at, new.name_for_now(), &attributes, mode).map_err(|error| match error.kind() {
                     io::ErrorKind::PermissionDenied => Failure::new(format!(
@@ -281,7 +324,7 @@ impl Copier<'_, '_> {
         let held = hold(at, new.name_for_now(), description.mode).map_err(failed)?;
         self.finish(&held, description, None).map_err(failed)?;
         new.finish(None, false).map_err(failed)?;
-        held.identity().map_err(failed)
+        Ok(held.identity().map_err(failed)?)
     }
 
     fn content(
@@ -291,9 +334,14 @@ impl Copier<'_, '_> {
         size: u64,
         to: &File,
         path: &LinkedPath,
-    ) -> Result<()> {
+    ) -> std::result::Result<(), Stop> {
+        let before = self.damage.count();
         self.read(source, from, size, path, &mut |at, data| to.write_all_at(data, at))?;
-        to.set_len(size).map_err(|error| about_path(path, &error))
+        if self.damage.count() != before {
+            let what = "part of its map can't be read: there may be holes where data was";
+            self.problems.add(show::path(&path.path()), what);
+        }
+        Ok(to.set_len(size).map_err(|error| about_path(path, &error))?)
     }
 
     /// Writes the content of a file into a device or a FIFO, with zeros for holes.
@@ -305,7 +353,8 @@ impl Copier<'_, '_> {
             io::copy(&mut io::repeat(0).take(at - done), to)?;
             done = at + data.len() as u64;
             to.write_all(data)
-        })?;
+        })
+        .map_err(Stop::failure)?;
         let rest = io::copy(&mut io::repeat(0).take(size.saturating_sub(done)), to);
         // A device with delayed writes reports their failure here. Files that can't be synced
         // return `EINVAL`.
@@ -323,7 +372,7 @@ impl Copier<'_, '_> {
         size: u64,
         path: &LinkedPath,
         write: &mut dyn FnMut(u64, &[u8]) -> io::Result<()>,
-    ) -> Result<()> {
+    ) -> std::result::Result<(), Stop> {
         let mut failed = None;
         let job = &mut *self.job;
         let read = source.read(from, size, &mut |at, data| {
@@ -335,8 +384,8 @@ impl Copier<'_, '_> {
             })
         });
         match (read, failed) {
-            (_, Some(failure)) => Err(failure),
-            (Err(error), None) => Err(about(&error)),
+            (_, Some(failure)) => Err(failure.into()),
+            (Err(error), None) => Err(Stop::unreadable(&error)),
             (Ok(_), None) => Ok(()),
         }
     }

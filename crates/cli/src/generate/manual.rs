@@ -26,7 +26,7 @@ const TEXTS: &[(&str, &str)] = texts![
     "mount.ubtrfs.8" "mkfs.ubtrfs.8" "fsck.ubtrfs.8"
     "ubtrfs-apply.8" "ubtrfs-balance.8" "ubtrfs-cat.8" "ubtrfs-check.8" "ubtrfs-chmod.8" "ubtrfs-chown.8"
     "ubtrfs-cp.8" "ubtrfs-device.8" "ubtrfs-diff.8" "ubtrfs-export.8" "ubtrfs-filesystem.8" "ubtrfs-history.8"
-    "ubtrfs-import.8" "ubtrfs-info.8" "ubtrfs-label.8" "ubtrfs-ln.8" "ubtrfs-ls.8" "ubtrfs-merge.8"
+    "ubtrfs-image.8" "ubtrfs-import.8" "ubtrfs-info.8" "ubtrfs-label.8" "ubtrfs-ln.8" "ubtrfs-ls.8" "ubtrfs-merge.8"
     "ubtrfs-mkdir.8" "ubtrfs-mkfs.8" "ubtrfs-mknod.8" "ubtrfs-mount.8" "ubtrfs-mv.8" "ubtrfs-property.8"
     "ubtrfs-put.8" "ubtrfs-replace.8" "ubtrfs-rescue.8" "ubtrfs-restore.8" "ubtrfs-rm.8" "ubtrfs-scrub.8"
     "ubtrfs-setfattr.8" "ubtrfs-shell.8" "ubtrfs-stat.8" "ubtrfs-stats.8" "ubtrfs-subvolume.8" "ubtrfs-sync.8"

@@ -75,7 +75,7 @@ impl<'a> Replacement<'a> {
     /// Makes a regular file with these permissions as open(2) does, without a name if the file
     /// system supports that (`O_TMPFILE`).
     pub fn make_file(&mut self, mode: u32) -> io::Result<File> {
-        let (flags, mode) = (OFlags::WRONLY | OFlags::CLOEXEC, Mode::from_raw_mode(mode));
+        let (flags, mode) = (OFlags::RDWR | OFlags::CLOEXEC, Mode::from_raw_mode(mode));
         if let Ok(file) = rustix::fs::openat(self.at, ".", flags | OFlags::TMPFILE, mode) {
             let file = File::from(file);
             if std::fs::symlink_metadata(by_descriptor(&file)).is_ok() {

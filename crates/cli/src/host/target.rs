@@ -2,13 +2,14 @@
 //! outside of it: every step is relative to an open directory, never follows a symbolic link, and
 //! never goes up.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, Timespec, Timestamps, XattrFlags};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, StatxFlags, Timespec, Timestamps, XattrFlags,
+};
 use rustix::io::Errno;
 use ubtrfs::{Attributes, acl};
 use ubtrfs_format::items::Timespec as VolumeTime;
@@ -31,8 +32,9 @@ pub struct Target {
 }
 
 impl Target {
-    /// Makes the directory, or takes an existing one that is empty.
-    pub fn prepare(path: &Path) -> Result<Self> {
+    /// Makes the directory, or takes an existing one that is empty. With `goes_on` it may have
+    /// something in it.
+    pub fn prepare(path: &Path, goes_on: bool) -> Result<Self> {
         let failed = |error: &io::Error| Failure::about(path.display(), error);
         let is_new = match std::fs::create_dir(path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(&error)),
@@ -46,9 +48,9 @@ impl Target {
         // The open directory is read, since the path may refer to something else by now.
         let mut entries = rustix::fs::Dir::read_from(&root).map_err(|error| failed(&error.into()))?;
         let is_own = |name: &[u8]| matches!(name, b"." | b"..");
-        if entries.any(|entry| entry.map_or(true, |entry| !is_own(entry.file_name().to_bytes()))) {
+        if !goes_on && entries.any(|entry| entry.map_or(true, |entry| !is_own(entry.file_name().to_bytes()))) {
             return Err(Failure::new(format!(
-                "{} is not empty: name a directory that is, or a new one",
+                "{} is not empty: name a directory that is, or a new one; or -o goes on in it, and replaces nothing",
                 path.display()
             )));
         }
@@ -60,10 +62,13 @@ impl Target {
         Ok(Self { root, tree, is_root: rustix::process::geteuid().is_root() })
     }
 
-    /// Makes a new directory in it, as a target of its own.
-    pub fn make_target(&self, name: &[u8]) -> io::Result<Self> {
+    /// Makes a new directory in it, as a target of its own. With `goes_on` it may exist.
+    pub fn make_target(&self, name: &[u8], goes_on: bool) -> io::Result<Self> {
         let root = self.descriptor(&self.root)?;
-        make_directory(&root, name)?;
+        match make_directory(&root, name) {
+            Err(error) if goes_on && error.kind() == io::ErrorKind::AlreadyExists => let_owner_fill(&root, name),
+            made => made?,
+        }
         Self::held(enter(&root, name)?)
     }
 
@@ -127,12 +132,6 @@ fn with_directory<T>(at: &OwnedFd, name: &[u8], act: impl FnOnce(&Made<'_>) -> i
     }
 }
 
-/// Makes a new file that only its owner can access.
-pub fn make_file(at: &OwnedFd, name: &[u8]) -> io::Result<File> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-    open_below(at.as_fd(), name, flags, Mode::RUSR | Mode::WUSR).map(File::from)
-}
-
 /// Makes a symbolic link.
 pub fn make_symlink(at: &OwnedFd, name: &[u8], to: &[u8]) -> io::Result<()> {
     Ok(rustix::fs::symlinkat(to, at, name)?)
@@ -144,6 +143,38 @@ pub fn make_node(at: &OwnedFd, name: &[u8], attributes: &Attributes, mode: u32) 
     let device = rustix::fs::makedev(number >> 8 & 0xfff, number & 0xff | number >> 12 & 0xf_ff00);
     let kind = FileType::from_raw_mode(attributes.mode);
     Ok(rustix::fs::mknodat(at, name, kind, Mode::from_raw_mode(mode), device)?)
+}
+
+/// Lets the owner create files in an existing directory, if the user may do that.
+pub fn let_owner_fill(at: &OwnedFd, name: &[u8]) {
+    // If this fails, what can't be made in it is reported.
+    let _ = hold(at, name, FileType::Directory.as_raw_mode()).and_then(|held| held.let_owner_fill());
+}
+
+/// Removes a directory that is empty.
+pub fn remove_directory(at: &OwnedFd, name: &[u8]) -> io::Result<()> {
+    Ok(rustix::fs::unlinkat(at, name, AtFlags::REMOVEDIR)?)
+}
+
+/// Returns the target of a symbolic link.
+pub fn read_symlink(at: &OwnedFd, name: &[u8]) -> io::Result<Vec<u8>> {
+    Ok(rustix::fs::readlinkat(at, name, Vec::new())?.into_bytes())
+}
+
+/// Returns what has a name, or `None` if nothing has it.
+pub fn stat(at: &OwnedFd, name: &[u8]) -> io::Result<Option<Stat>> {
+    match rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => Ok(None),
+        found => Ok(Some(found?)),
+    }
+}
+
+/// Whether a file has this time of modification, as far as its file system can store it: some store
+/// seconds only, or units of 100 nanoseconds.
+pub fn has_time(found: &Stat, wanted: VolumeTime) -> bool {
+    let (Timestamps { last_modification: wanted, .. }, nsec) = (stamps(wanted, wanted), found.st_mtime_nsec as i64);
+    let rounded = [wanted.tv_nsec, wanted.tv_nsec - wanted.tv_nsec % 100, wanted.tv_nsec - wanted.tv_nsec % 1000, 0];
+    found.st_mtime == wanted.tv_sec && rounded.contains(&nsec)
 }
 
 /// The identity of a file that was made, to recognise it later. Inode numbers of removed files are
@@ -375,7 +406,14 @@ pub fn is_fatal(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
+
+    fn make_file(at: &OwnedFd, name: &[u8]) -> io::Result<File> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        open_below(at.as_fd(), name, flags, Mode::RUSR | Mode::WUSR).map(File::from)
+    }
 
     fn enter_all(target: &Target, path: &[Vec<u8>]) -> io::Result<Rc<HostDirectory>> {
         path.iter().try_fold(Rc::clone(target.root()), |at, name| target.enter(&at, name))
@@ -386,9 +424,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("in")).unwrap();
         std::os::unix::fs::symlink("/", dir.path().join("in/out")).unwrap();
-        let target = Target::prepare(&dir.path().join("in")).err();
+        let target = Target::prepare(&dir.path().join("in"), false).err();
         assert!(target.is_some(), "a directory with something in it was taken");
-        let target = Target::prepare(&dir.path().join("new")).unwrap();
+        let target = Target::prepare(&dir.path().join("new"), false).unwrap();
         std::os::unix::fs::symlink("..", dir.path().join("new/up")).unwrap();
         let names = |path: &str| path.split('/').map(|name| name.as_bytes().to_vec()).collect::<Vec<_>>();
         for path in ["up", "up/in", "..", "../in"] {
@@ -398,9 +436,9 @@ mod tests {
         assert!(make_file(&root, b"up/x").is_err() && make_file(&root, b"up").is_err());
         assert!(enter(&root, b"up").is_err());
         // An existing directory is not accepted as a new target.
-        assert!(target.make_target(b"up").is_err() && target.make_target(b"..").is_err());
-        target.make_target(b"made").unwrap();
-        assert!(target.make_target(b"made").is_err());
+        assert!(target.make_target(b"up", false).is_err() && target.make_target(b"..", false).is_err());
+        target.make_target(b"made", false).unwrap();
+        assert!(target.make_target(b"made", false).is_err());
         // Deeper than the limit of a path.
         let mut deep = Vec::new();
         for level in 0..40 {
@@ -431,7 +469,7 @@ mod tests {
                 }
             });
             let prepare = || {
-                Target::prepare(&out).ok().map(|target| {
+                Target::prepare(&out, false).ok().map(|target| {
                     let root = target.descriptor(target.root()).unwrap();
                     rustix::fs::fstat(root).unwrap().st_ino
                 })
@@ -448,7 +486,7 @@ mod tests {
     fn only_the_file_that_was_made_gets_another_name() {
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().join("out");
-        let target = Target::prepare(&out).unwrap();
+        let target = Target::prepare(&out, false).unwrap();
         let at = target.descriptor(target.root()).unwrap();
         let made = make_file(&at, b"file").unwrap();
         let known = Made::Open(made.as_fd()).identity().unwrap();
@@ -478,7 +516,7 @@ mod tests {
         let victim = dir.path().join("victim");
         std::fs::write(&victim, "").unwrap();
         std::fs::set_permissions(&victim, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-        let target = Target::prepare(&dir.path().join("out")).unwrap();
+        let target = Target::prepare(&dir.path().join("out"), false).unwrap();
         let at = target.descriptor(target.root()).unwrap();
         let fifo = 0o010_000;
         let mode_of = |path: &Path| std::os::unix::fs::MetadataExt::mode(&std::fs::symlink_metadata(path).unwrap());

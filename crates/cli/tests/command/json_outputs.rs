@@ -6,8 +6,8 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, symlink};
-use std::path::PathBuf;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -153,6 +153,8 @@ impl Commands {
         self.json("info", 0, "image");
         self.json("restore", 0, "-n image");
         self.json("check", 0, "image");
+        self.json("image dump", 0, "-s image dump-of-metadata");
+        self.json("image restore", 0, "dump-of-metadata image-of-metadata");
         let damaged = self.at("damaged");
         fs::copy(self.at("image"), &damaged).unwrap();
         let bytes = fs::read(&damaged).unwrap();
@@ -163,7 +165,18 @@ impl Commands {
         let stale = Key::new(1 << 40, ItemType::FREE_SPACE_INFO, 1 << 20);
         image.add(TreeId::FREE_SPACE, stale, &FreeSpaceInfo { extent_count: 0, flags: 0 }.to_bytes());
         self.json("check", 1, "damaged");
+        self.json("check REPAIR", 1, "--repair --dry-run damaged");
         self.json("restore", 1, "damaged restored");
+        // Quota groups, and a block that two subvolumes share and that can't be read.
+        let packed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../check/tests/data/quota.img.zst");
+        let quota = self.at("quota");
+        let status = Command::new("zstd").args(["-q", "-d"]).arg(packed).arg("-o").arg(&quota).status().unwrap();
+        assert!(status.success());
+        self.json("check", 0, "-Q -E 260 quota");
+        let image = Image::open(&quota);
+        let shared = image.leaves(TreeId(259));
+        image.flip_all(image.leaves(TreeId(257)).into_iter().rfind(|leaf| shared.contains(leaf)).unwrap().plus(300));
+        self.json("check", 1, "quota");
         let disk = self.make_blank("disk");
         for (at, piece) in gpt(SIZE, 512, &[(2048, 4095)]) {
             disk.write_all_at(&piece, at).unwrap();

@@ -172,33 +172,94 @@ fn are_put_right(damages: &[Damage]) {
     }
 }
 
+const OF_NAMES: [Damage; 6] = [
+    Damage("references of an extent", "plain", |image| {
+        image.edit(TreeId::EXTENT, of_type(ItemType::EXTENT_ITEM), |_, data| data[0] += 1);
+    }),
+    Damage("a directory index", "plain", |image| image.remove(TreeId::FS, of_type(ItemType::DIR_INDEX))),
+    Damage("a directory item", "plain", |image| image.remove(TreeId::FS, of_type(ItemType::DIR_ITEM))),
+    Damage("a reference of an inode", "snapshots", |image| image.remove(TreeId::FS, of_type(ItemType::INODE_REF))),
+    Damage("a back reference of a subvolume", "snapshots", |image| {
+        image.remove(TreeId::ROOT, of_type(ItemType::ROOT_BACKREF));
+    }),
+    Damage("a device extent", "plain", |image| image.remove(TreeId::DEV, of_type(ItemType::DEV_EXTENT))),
+];
+
 #[test]
-fn what_follows_from_nothing_is_left_alone_with_all_else() {
-    let refused: [Damage; 3] = [
-        Damage("references of an extent", "plain", |image| {
-            image.edit(TreeId::EXTENT, of_type(ItemType::EXTENT_ITEM), |_, data| data[0] += 1);
-        }),
-        Damage("a name of an inode", "plain", |image| {
-            image.remove(TreeId::FS, |key, _| key.item_type == ItemType::DIR_INDEX);
-        }),
-        Damage("a volume with a log", "log-new-file", |image| {
-            change_inode(image, |key, _| key.objectid == 256, |item| item.size += 2);
-        }),
-    ];
-    for Damage(what, name, damage) in &refused {
-        let dir = scratch_dir();
-        let image = Fixture::load(name).unpack(dir.path()).remove(0);
-        let volume = Image::open(&image);
-        damage(&volume);
-        change_inode(&volume, |key, _| key.objectid == 256, |item| item.size += 4);
-        let damaged = std::fs::read(&image).unwrap();
-        let output = check(&image, &["--repair", "--yes"]);
-        assert_eq!(output.status.code(), Some(1), "{what}");
-        let reported = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(reported.contains("can't be put right:"), "{what}: {reported}");
-        assert!(String::from_utf8_lossy(&output.stderr).contains("nothing was changed"), "{what}");
-        assert!(damaged == std::fs::read(&image).unwrap(), "{what}: the image was changed");
+fn names_and_references_are_derived_from_the_others() {
+    require!(Need::Kernel);
+    are_put_right(&OF_NAMES);
+}
+
+#[test]
+fn a_volume_with_a_log_is_left_as_it_is() {
+    let dir = scratch_dir();
+    let image = Fixture::load("log-new-file").unpack(dir.path()).remove(0);
+    change_inode(&Image::open(&image), |key, _| key.objectid == 256, |item| item.size += 2);
+    let damaged = std::fs::read(&image).unwrap();
+    let output = check(&image, &["--repair", "--yes"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("holds a log") && said.contains("rescue zero-log"), "{said}");
+    assert!(damaged == std::fs::read(&image).unwrap(), "the image was changed");
+}
+
+/// Without an inode item nobody knows whose the file was: that is more than a wrong counter.
+#[test]
+fn content_is_given_up_only_on_demand() {
+    require!(Need::Kernel);
+    let dir = scratch_dir();
+    let image = Fixture::load("plain").unpack(dir.path()).remove(0);
+    Image::open(&image).remove(TreeId::FS, |key, data| {
+        key.item_type == ItemType::INODE_ITEM && InodeItem::parse(data).is_ok_and(|item| is_file(key, &item))
+    });
+    let damaged = std::fs::read(&image).unwrap();
+    let output = check(&image, &["--repair", "--yes"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("to be given up"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--lose-content"), "{output:?}");
+    assert!(damaged == std::fs::read(&image).unwrap(), "the image was changed");
+    success(&check(&image, &["--repair", "--yes", "--lose-content"]));
+    assert_btrfs_check_clean(&image);
+}
+
+#[test]
+fn a_repair_is_shown_and_can_be_undone() {
+    let dir = scratch_dir();
+    let image = Fixture::load("plain").unpack(dir.path()).remove(0);
+    change_group(&Image::open(&image), TreeId::EXTENT);
+    let damaged = std::fs::read(&image).unwrap();
+    let shown = check(&image, &["--repair", "--dry-run"]);
+    assert_eq!(shown.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("no fault found after the repair"), "{shown:?}");
+    let json = check(&image, &["--repair", "--dry-run", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!((&json["faults_before"], &json["faults_after"]), (&1.into(), &0.into()));
+    assert!(damaged == std::fs::read(&image).unwrap(), "the image was changed by a dry run");
+
+    let file = dir.path().join("undo");
+    let option = format!("--undo={}", file.display());
+    success(&check(&image, &["--repair", "--yes", &option]));
+    let repaired = std::fs::read(&image).unwrap();
+    // The file is not overwritten by another repair.
+    change_group(&Image::open(&image), TreeId::EXTENT);
+    assert!(!check(&image, &["--repair", "--yes", &option]).status.success());
+    let undo = |image: &Path, file: &Path| {
+        ubtrfs(&["rescue".as_ref(), "undo".as_ref(), "--yes".as_ref(), file.as_os_str(), image.as_os_str()])
+    };
+    // A file that was cut off changes nothing.
+    std::fs::write(&image, &repaired).unwrap();
+    let whole = std::fs::read(&file).unwrap();
+    for length in [0, 8, 100, whole.len() / 2, whole.len() - 1] {
+        let cut = dir.path().join("cut");
+        std::fs::write(&cut, &whole[..length]).unwrap();
+        assert!(!undo(&image, &cut).status.success(), "{length}");
     }
+    assert!(repaired == std::fs::read(&image).unwrap());
+    success(&undo(&image, &file));
+    assert!(damaged == std::fs::read(&image).unwrap(), "the image is not as it was before the repair");
+    // The volume is not the one that the repair has left.
+    assert!(String::from_utf8_lossy(&undo(&image, &file).stderr).contains("the volume has changed since"));
 }
 
 #[test]

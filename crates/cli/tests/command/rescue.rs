@@ -54,21 +54,32 @@ fn every_command_says_what_to_do_about_a_lost_superblock() {
     success(&ubtrfs(&["mkfs", "--size", "128M", "-L", "it", image]));
     File::options().write(true).open(&path).unwrap().write_all_at(&[0; 4096], 64 << 10).unwrap();
     let inside = format!("{image}:/x");
-    let commands: [&[&str]; 10] = [
+    let commands: [&[&str]; 5] = [
         &["label", image, "x"],
-        &["ls", image, "/"],
-        &["cat", image, "/x"],
-        &["tree", image],
         &["mount", image, dir.path().to_str().unwrap()],
         &["mount", "-o", "ro", image, dir.path().to_str().unwrap()],
         &["rescue", "zero-log", image],
-        &["subvolume", "list", image],
         &["subvolume", "create", &inside],
-        &["diff", &inside, &inside],
     ];
+    let advice = "'ubtrfs rescue super-recover' puts it back";
     for command in commands {
-        let status = if command[0] == "diff" { 2 } else { 1 };
-        fails(&ubtrfs(command), status, "'ubtrfs rescue super-recover' puts it back");
+        fails(&ubtrfs(command), 1, advice);
+    }
+    // These only read, so they use the copy.
+    let top = format!("{image}:/");
+    let readers: [(&[&str], i32); 6] = [
+        (&["ls", image, "/"], 0),
+        (&["cat", image, "/x"], 1),
+        (&["tree", image], 0),
+        (&["subvolume", "list", image], 0),
+        (&["diff", "--since", "9", &top], 0),
+        (&["export", &top], 0),
+    ];
+    for (command, status) in readers {
+        let output = ubtrfs(command);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{command:?}: {said}");
+        assert!(said.contains(advice) && said.contains("by the superblock at 67108864"), "{command:?}: {said}");
     }
     let checked = ubtrfs(&["check", image]);
     assert!(String::from_utf8_lossy(&checked.stdout).contains("'ubtrfs rescue super-recover' puts"), "{checked:?}");
@@ -91,7 +102,7 @@ fn advice_names_the_part_that_it_is_about() {
     let info = ubtrfs(&[&["ls"], &window[..], &[path, "/"]].concat());
     let advice = "'ubtrfs rescue super-recover --offset 300M --sizelimit 200M' puts it back, and a mount with -o \
                   ro,rescue=usebackuproot,offset=300M,sizelimit=200M reads the volume as it is";
-    fails(&info, 1, advice);
+    assert!(info.status.success() && String::from_utf8_lossy(&info.stderr).contains(advice), "{info:?}");
     let mount = ["mount", "-o", "ro,offset=300M,sizelimit=200M", path, dir.path().to_str().unwrap()];
     fails(&ubtrfs(&mount), 1, advice);
     let asked = ubtrfs(&[&["rescue", "super-recover"], &window[..], &[path]].concat());

@@ -12,7 +12,6 @@ use super::data_refs::DataRefDeltas;
 use super::device_stats;
 use super::early::EarlyLeaves;
 use super::owner::Committer;
-use super::rebuild_tree::rebuild_tree;
 use super::relocate_trees::{relocate_trees, trees_to_relocate};
 use super::relocation::RelocationPlan;
 use super::roots::NewRoots;
@@ -169,15 +168,11 @@ impl Merging<'_> {
         let generation = self.transaction.generation;
         relocate_trees(&mut self.tree, &mut self.roots, &trees_to_relocate(committer, committed), generation)?;
         let has_free_space_tree = self.committed.keeps_free_space_tree();
-        let recounted = committer.info.space.lock().take_rewrites_all();
-        if recounted && has_free_space_tree {
-            rebuild_tree(&mut self.tree, &mut self.roots, TreeId::FREE_SPACE, self.extent_tree)?;
-        }
         let (chunks, removed_groups) = ChunkChanges::take(committer, generation, has_free_space_tree)?;
         self.tree.nodes.chunks_closed = true;
         committer.info.options.faults().commit_reached(CommitStep::ChunksTaken);
         let mut chunk_tree = self.chunk_tree;
-        if !chunks.is_empty() || recounted {
+        if !chunks.is_empty() {
             let (chunk_edits, device_edits) = chunks.edits(committer);
             chunk_tree = self.tree.merge(Some(chunk_tree), TreeId::CHUNK, &chunk_edits)?;
             self.tree.update(&mut self.roots, TreeId::DEV, &device_edits)?;

@@ -60,7 +60,6 @@ mod needs;
 mod new_subvolumes;
 mod nodes;
 mod owner;
-mod rebuild_tree;
 mod reloc_trees;
 mod relocate_trees;
 mod relocation;

@@ -2,7 +2,6 @@
 
 mod devices;
 mod keep;
-mod mend;
 mod open;
 #[cfg(test)]
 mod panics_tests;
@@ -37,7 +36,6 @@ use crate::scrub::Scrubber;
 use crate::writeback::Writeback;
 
 pub use keep::KeptCommit;
-pub use mend::InodeFix;
 pub use salvage::{FoundInode, FoundSubvolume};
 pub use search::FoundItem;
 pub use statfs::FilesystemStats;

@@ -136,7 +136,7 @@ impl Filesystem {
         let read_only = options.read_only || volume.is_read_only();
         check_features(&superblock, read_only)?;
         if !read_only {
-            check_chunks(&superblock, &volume, options.recount_space)?;
+            check_chunks(&superblock, &volume)?;
         }
         let has_log_to_replay = check_log(&superblock, read_only, options.no_log_replay)?;
         let rescue = &options.rescue;
@@ -153,11 +153,8 @@ impl Filesystem {
             check_writable_state(&committed, &volume)?;
             load_device_stats(&volume, &committed.tree(TreeId::DEV)?)?;
         }
-        let space = if read_only {
-            empty_space(&committed, &volume)
-        } else {
-            read_space(&committed, &volume, &options, options.recount_space)?
-        };
+        let space =
+            if read_only { empty_space(&committed, &volume) } else { read_space(&committed, &volume, &options)? };
         if options.faults().forgets_global_reserve() {
             space.lock().forget_global_reserve();
         }
@@ -363,14 +360,14 @@ fn check_features(superblock: &Superblock, read_only: bool) -> Result<()> {
 
 /// Checks the rules for the superblock, the chunks and the devices that only a writable mount
 /// needs.
-fn check_chunks(superblock: &Superblock, volume: &Volume, recount: bool) -> Result<()> {
+fn check_chunks(superblock: &Superblock, volume: &Volume) -> Result<()> {
     superblock.check_mountable()?;
     let context = ItemContext::from(superblock);
     for (start, chunk) in volume.chunk_map().all() {
         check_chunk(start, &chunk, &context)?;
     }
     for device in volume.devices().items() {
-        if device.bytes_used > device.total_bytes && !recount {
+        if device.bytes_used > device.total_bytes {
             let what = "device item bytes_used";
             return Err(ubtrfs_format::Error::BadValue { what, value: device.bytes_used }.into());
         }
@@ -409,7 +406,7 @@ fn check_writable_state(committed: &Committed, volume: &Volume) -> Result<()> {
     Ok(())
 }
 
-fn read_space(committed: &Committed, volume: &Volume, options: &Options, recount: bool) -> Result<Space> {
+fn read_space(committed: &Committed, volume: &Volume, options: &Options) -> Result<Space> {
     let superblock = &committed.superblock;
     let extent_tree = committed.tree(TreeId::EXTENT)?;
     let block_group_tree = committed.tree(committed.block_group_tree_id())?;
@@ -434,7 +431,6 @@ fn read_space(committed: &Committed, volume: &Volume, options: &Options, recount
         max_chunk: options.largest_chunk,
         mixed: superblock.incompat.contains(Incompat::MIXED_GROUPS),
         chunk_tree_uuid: volume.chunk_tree_uuid(),
-        recount,
     })?;
     inner.set_needs(committed.needs());
     Ok(Space::new(inner))
@@ -443,7 +439,7 @@ fn read_space(committed: &Committed, volume: &Volume, options: &Options, recount
 /// Returns the space of a file system that allocates nothing. A damaged extent tree must not
 /// prevent a volume from being read.
 fn empty_space(committed: &Committed, volume: &Volume) -> Space {
-    read_space(committed, volume, &Options::default(), false).unwrap_or_else(|error| {
+    read_space(committed, volume, &Options::default()).unwrap_or_else(|error| {
         tracing::debug!("free space is not known: {}", error.chain());
         let superblock = &committed.superblock;
         Space::unknown(&volume.devices().items(), superblock.node_size.into(), superblock.sector_size.into())
