@@ -32,6 +32,17 @@ struct Saved {
     blocks: Vec<(u64, Vec<u8>)>,
 }
 
+impl Saved {
+    /// Returns the checksum that the primary superblock had before the repair.
+    fn superblock_before(&self) -> Option<&[u8]> {
+        let at = SUPERBLOCK_COPIES[0].0;
+        let holds = |(start, data): &&(u64, Vec<u8>)| *start <= at && at - start < data.len() as u64;
+        let (start, data) = self.blocks.iter().find(holds)?;
+        let from = (at - start) as usize;
+        data.get(from..from + MAX_CHECKSUM_SIZE)
+    }
+}
+
 impl RepairPlan {
     /// Writes the repair. With `undo`, a new file of this name first gets all blocks that will be
     /// overwritten.
@@ -90,14 +101,20 @@ impl RepairPlan {
 /// bytes that were.
 pub fn undo(path: &Path, devices: &[Arc<dyn Device>]) -> Result<u64> {
     let saved = read(path)?;
-    let mut found = Vec::new();
+    let (mut found, mut is_repaired) = (Vec::new(), false);
     for one in &saved {
         let device = devices.iter().find(|device| identity(&***device).is_some_and(|(uuid, _)| uuid == one.uuid));
         let device = device.ok_or(Error::BadUndo("is of other devices, or not all of its devices are named"))?;
-        if identity(&**device).is_none_or(|(_, written)| written != one.written) {
+        // A crash may have left the superblock of one device as it was before the repair.
+        let is_ours = |(_, now): (Uuid, Vec<u8>)| now == one.written || one.superblock_before() == Some(&now[..]);
+        if !identity(&**device).is_some_and(is_ours) {
             return Err(Error::BadUndo("is too old: the volume has changed since the repair"));
         }
+        is_repaired |= identity(&**device).is_some_and(|(_, now)| now == one.written);
         found.push(device);
+    }
+    if !is_repaired {
+        return Err(Error::BadUndo("is too old: the volume has changed since the repair"));
     }
     let mut bytes = 0;
     // The old superblocks refer to nothing that the repair overwrote, but the new ones may.

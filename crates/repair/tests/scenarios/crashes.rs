@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use ubtrfs_check::{Options as CheckOptions, Report, check};
 use ubtrfs_damage::Image;
-use ubtrfs_format::{ItemType, TreeId};
+use ubtrfs_format::{ItemType, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock, TreeId};
 use ubtrfs_repair::{Options, RepairPlan, undo};
 use ubtrfs_testkit::fixture::Fixture;
 use ubtrfs_testkit::scratch::scratch_dir;
-use ubtrfs_volume::{Device, Event, OverlayDevice, RecordingDevice, random_fates};
+use ubtrfs_volume::{Device, DeviceWrite, Event, OverlayDevice, RecordingDevice, random_fates};
 
 fn report(device: Arc<dyn Device>) -> Report {
     check(&[device], &CheckOptions::default()).unwrap()
@@ -68,4 +68,38 @@ fn an_undone_repair_leaves_every_byte_as_it_was() {
         assert!(undo(&file, &[device.clone() as Arc<dyn Device>]).unwrap() > 0);
         assert!(device.to_bytes() == bytes[..], "the volume is not as it was");
     }
+}
+
+#[test]
+fn a_repair_of_which_one_device_lacks_the_superblock_is_undone() {
+    let dir = scratch_dir();
+    let images = Fixture::load("prof-raid1").unpack(dir.path());
+    let damaged: Vec<Arc<[u8]>> = images
+        .iter()
+        .map(|image| {
+            let mut bytes = std::fs::read(image).unwrap();
+            let size = bytes.len();
+            for at in SUPERBLOCK_COPIES.into_iter().filter(|at| (at.0 as usize) < size) {
+                let place = at.0 as usize..at.0 as usize + SUPERBLOCK_SIZE;
+                let mut superblock = Superblock::parse(&bytes[place.clone()], at).unwrap();
+                superblock.bytes_used += 4096;
+                bytes[place].copy_from_slice(&superblock.to_bytes().unwrap()[..]);
+            }
+            bytes.into()
+        })
+        .collect();
+    let devices: Vec<_> = damaged.iter().map(|bytes| Arc::new(OverlayDevice::new(Arc::clone(bytes)))).collect();
+    let views = || devices.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect::<Vec<_>>();
+    let file = dir.path().join("undo");
+    RepairPlan::of(views(), &Options::default()).unwrap().apply(Some(&file)).unwrap();
+    assert!(check(&views(), &CheckOptions::default()).unwrap().is_clean());
+    // As a crash leaves it that comes between the superblocks of the two.
+    let primary = SUPERBLOCK_COPIES[0].0 as usize;
+    let before = damaged[1][primary..primary + SUPERBLOCK_SIZE].to_vec();
+    devices[1].submit(vec![DeviceWrite { at: SUPERBLOCK_COPIES[0], data: before.into() }]).wait().unwrap();
+    undo(&file, &views()).unwrap();
+    for (device, bytes) in devices.iter().zip(&damaged) {
+        assert!(device.to_bytes() == bytes[..], "a device is not as it was");
+    }
+    assert!(undo(&file, &views()).is_err(), "there is nothing to undo");
 }
