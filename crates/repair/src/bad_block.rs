@@ -4,16 +4,13 @@
 use std::collections::BTreeMap;
 
 use ubtrfs_format::{
-    ChildPointer, Generation, HEADER_SIZE, Header, ITEM_HEADER_SIZE, ItemContext, ItemType, Key, KeyBytes, Logical,
-    TreeId, check_item,
+    ChildPointer, Generation, HEADER_SIZE, Header, ITEM_HEADER_SIZE, ItemContext, ItemType, KEY_POINTER_SIZE, Key,
+    KeyBytes, Logical, TreeId, check_item,
 };
 use ubtrfs_tree::NodeRef;
 use zerocopy::FromBytes;
 
 use crate::session::Session;
-
-/// The bytes of a pointer to a child: its key, address and generation.
-const POINTER_SIZE: usize = 33;
 
 /// A block that can't be used as it is.
 pub struct BadBlock {
@@ -72,8 +69,8 @@ impl BadBlock {
     pub fn children(&self, session: &Session) -> Vec<(NodeRef, ChildPointer)> {
         let Some(level) = self.at.level.checked_sub(1) else { return Vec::new() };
         let mut children: Vec<ChildPointer> = Vec::new();
-        for slot in 0..self.slots(POINTER_SIZE) {
-            let pointer = &self.bytes[HEADER_SIZE + slot * POINTER_SIZE..];
+        for slot in 0..self.slots(KEY_POINTER_SIZE) {
+            let pointer = &self.bytes[HEADER_SIZE + slot * KEY_POINTER_SIZE..];
             let Ok((key, rest)) = KeyBytes::read_from_prefix(pointer) else { break };
             let word = |at: usize| {
                 rest.get(at..at + 8)

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ubtrfs_format::items::{BlockGroupFlags, DevExtent, DevItem, InlineRef, RootItem, encode_sys_chunk};
 use ubtrfs_format::{BackupRoot, CompatRo, Generation, Ino, ItemType, Key, Logical, TreeId, objectid};
 use ubtrfs_tree::{DirtyNodes, EditBatch, Root, merge};
-use ubtrfs_volume::{Copies, Write};
+use ubtrfs_volume::{CompletedWrites, Copies, Nodes, Write};
 
 use crate::error::{Error, Result};
 use crate::extents::{Extent, ExtentEdits, Present, wanted};
@@ -62,8 +62,6 @@ pub struct SpaceChanges {
 
 /// A commit in progress.
 struct Commit<'a> {
-    /// No items.
-    nothing: BTreeMap<Key, Vec<u8>>,
     session: &'a Session,
     generation: Generation,
     dirty: DirtyNodes,
@@ -94,7 +92,6 @@ pub fn commit(session: &Session, mut edits: Edits, reserved: &mut Ranges) -> Res
     add_named(session, reserved);
     let generation = next_generation(session, survey.newest);
     let mut commit = Commit {
-        nothing: BTreeMap::new(),
         session,
         generation,
         dirty: DirtyNodes::new(generation, session.geometry),
@@ -120,7 +117,7 @@ pub fn commit(session: &Session, mut edits: Edits, reserved: &mut Ranges) -> Res
     for (tree, batch) in &edits.trees {
         commit.change(*tree, batch, edits.rebuilt.contains(tree))?;
     }
-    commit.submit()?;
+    let _ = commit.submit()?;
     commit.record_space(&survey)
 }
 
@@ -172,12 +169,11 @@ impl Commit<'_> {
     }
 
     /// Writes the new blocks so far.
-    fn submit(&mut self) -> Result<()> {
+    fn submit(&mut self) -> Result<CompletedWrites<Nodes>> {
         let writer = self.session.volume.writer();
         let write = |(at, block): (Logical, ubtrfs_tree::Block)| Write { at, data: block.share() };
         let ticket = writer.submit_nodes(self.dirty.take_all().into_iter().map(write).collect())?;
-        let _ = writer.wait(ticket)?;
-        Ok(())
+        Ok(writer.wait(ticket)?)
     }
 
     /// A view of the volume by the new roots.
@@ -207,9 +203,8 @@ impl Commit<'_> {
         let has_group_tree = compat.contains(CompatRo::BLOCK_GROUP_TREE);
         let has_free_space_tree = compat.contains(CompatRo::FREE_SPACE_TREE);
         let present = Present::read(self.session, before);
-        let is_broken = |tree: TreeId| before.unreadable.values().any(|at| at.tree == tree);
         let mut rebuilt: BTreeSet<TreeId> =
-            [TreeId::BLOCK_GROUP, TreeId::DEV].into_iter().filter(|tree| is_broken(*tree)).collect();
+            [TreeId::BLOCK_GROUP, TreeId::DEV].into_iter().filter(|tree| before.is_unreadable(*tree)).collect();
         rebuilt.extend(present.is_incomplete.then_some(TreeId::EXTENT));
         rebuilt.extend(has_free_space_tree.then_some(TreeId::FREE_SPACE));
         let has_lost_roots = self.session.found_root_tree.is_some();
@@ -348,9 +343,10 @@ impl Commit<'_> {
                 }
             }
         }
-        let mut edits = difference(if rebuilt { &self.nothing } else { &present }, &wanted);
-        let count = difference(&present, &wanted).len() as u64;
+        let mut edits = difference(&present, &wanted);
+        let count = edits.len() as u64;
         if rebuilt {
+            edits = difference(&BTreeMap::new(), &wanted);
             edits.append(others)?;
         }
         self.change(TreeId::DEV, &edits, rebuilt)?;
@@ -399,11 +395,9 @@ impl Commit<'_> {
 
     /// Makes the new blocks durable, and then the superblock that refers to them.
     fn publish(mut self, groups: &[Group]) -> Result<()> {
+        let nodes = self.submit()?;
         let volume = &self.session.volume;
         let writer = volume.writer();
-        let write = |(at, block): (Logical, ubtrfs_tree::Block)| Write { at, data: block.share() };
-        let ticket = writer.submit_nodes(self.dirty.take_all().into_iter().map(write).collect())?;
-        let nodes = writer.wait(ticket)?;
         let flushed = writer.flush(writer.wait_all([])?, nodes)?;
 
         let mut next = self.session.superblock.clone();

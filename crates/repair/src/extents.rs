@@ -44,7 +44,7 @@ impl Present {
         let Some(root) = session.root_of(TreeId::EXTENT) else {
             return Self { is_incomplete: true, ..present };
         };
-        present.is_incomplete = survey.unreadable.values().any(|at| at.tree == TreeId::EXTENT);
+        present.is_incomplete = survey.is_unreadable(TreeId::EXTENT);
         for item in session.tree(root, true).range(Key::MIN..=Key::MAX) {
             let Ok(item) = item else {
                 present.is_incomplete = true;

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use ubtrfs_format::{
-    BACKREF_REV_MIXED, ChildPointer, Generation, Header, InternalBuilder, LeafBuilder, Logical, Node, NodeFlags,
+    BACKREF_REV_MIXED, ChildPointer, Generation, Header, InternalBuilder, LeafBuilder, Logical, Node, NodeFlags, TreeId,
 };
 use ubtrfs_tree::{NodeAllocator, NodeRef, Root};
 use ubtrfs_volume::Write;
@@ -32,14 +32,12 @@ pub struct Pruned<'a> {
     survey: &'a Survey,
     generation: Generation,
     fates: HashMap<Logical, Fate>,
-    /// How many items were taken from blocks that can't be used as they are.
-    pub salvaged_items: u64,
 }
 
 impl<'a> Pruned<'a> {
     /// Copies are of this generation.
     pub fn new(survey: &'a Survey, generation: Generation) -> Self {
-        Self { survey, generation, fates: HashMap::new(), salvaged_items: 0 }
+        Self { survey, generation, fates: HashMap::new() }
     }
 
     /// Returns the new root of a tree, or `None` if nothing of it has changed. A tree of which
@@ -52,7 +50,7 @@ impl<'a> Pruned<'a> {
             Fate::Lost => {
                 let bytenr = nodes.allocate(root.owner, 0)?;
                 let mut block = vec![0; session.geometry.node_size as usize];
-                LeafBuilder::new(&mut block).finish(self.header(session, root, bytenr, 0));
+                LeafBuilder::new(&mut block).finish(self.header(session, root.owner, bytenr, 0));
                 write(session, bytenr, block)?;
                 Ok(Some(Root { bytenr, generation, level: 0, ..root }))
             }
@@ -92,36 +90,23 @@ impl<'a> Pruned<'a> {
         if !is_changed {
             return Ok(Fate::Stays);
         }
-        let Some(first) = children.first().copied() else { return Ok(Fate::Lost) };
-        let header = block.header()?;
-        let bytenr = nodes.allocate(header.owner, at.level)?;
-        let mut bytes = vec![0; session.geometry.node_size as usize];
-        let mut builder = InternalBuilder::new(&mut bytes);
-        children.into_iter().try_for_each(|child| builder.push(child))?;
-        let root = Root { owner: header.owner, bytenr, generation: self.generation, level: at.level };
-        builder.finish(self.header(session, root, bytenr, at.level));
-        write(session, bytenr, bytes)?;
-        Ok(Fate::Copied(ChildPointer { key: first.key, bytenr, generation: self.generation }))
+        self.internal(session, block.header()?.owner, at.level, children, nodes)
     }
 
     /// Makes a block of what can still be read of a bad one.
     fn salvaged(&mut self, session: &Session, at: &NodeRef, nodes: &mut FreeNodes) -> Result<Fate> {
         let Some(bad) = BadBlock::read(session, at) else { return Ok(Fate::Lost) };
-        let mut bytes = vec![0; session.geometry.node_size as usize];
         let owner = bad.owner(at.tree);
-        let first;
         if at.level == 0 {
             let items = bad.items(session);
-            let Some((key, _)) = items.first() else { return Ok(Fate::Lost) };
-            first = *key;
+            let Some((first, _)) = items.first() else { return Ok(Fate::Lost) };
+            let mut bytes = vec![0; session.geometry.node_size as usize];
             let bytenr = nodes.allocate(owner, 0)?;
             let mut builder = LeafBuilder::new(&mut bytes);
             items.iter().try_for_each(|(key, data)| builder.push(*key, data))?;
-            let root = Root { owner, bytenr, generation: self.generation, level: 0 };
-            builder.finish(self.header(session, root, bytenr, 0));
+            builder.finish(self.header(session, owner, bytenr, 0));
             write(session, bytenr, bytes)?;
-            self.salvaged_items += items.len() as u64;
-            return Ok(Fate::Copied(ChildPointer { key: first, bytenr, generation: self.generation }));
+            return Ok(Fate::Copied(ChildPointer { key: *first, bytenr, generation: self.generation }));
         }
         let mut children = Vec::new();
         for child in bad.children(session) {
@@ -131,25 +116,36 @@ impl<'a> Pruned<'a> {
                 Fate::Copied(copy) => children.push(copy),
             }
         }
-        let Some(pointer) = children.first() else { return Ok(Fate::Lost) };
-        first = pointer.key;
-        let bytenr = nodes.allocate(owner, at.level)?;
-        let mut builder = InternalBuilder::new(&mut bytes);
-        children.into_iter().try_for_each(|child| builder.push(child))?;
-        let root = Root { owner, bytenr, generation: self.generation, level: at.level };
-        builder.finish(self.header(session, root, bytenr, at.level));
-        write(session, bytenr, bytes)?;
-        Ok(Fate::Copied(ChildPointer { key: first, bytenr, generation: self.generation }))
+        self.internal(session, owner, at.level, children, nodes)
     }
 
-    fn header(&self, session: &Session, root: Root, bytenr: Logical, level: u8) -> Header {
+    /// Writes a block above these children, if there are any.
+    fn internal(
+        &self,
+        session: &Session,
+        owner: TreeId,
+        level: u8,
+        children: Vec<ChildPointer>,
+        nodes: &mut FreeNodes,
+    ) -> Result<Fate> {
+        let Some(key) = children.first().map(|first| first.key) else { return Ok(Fate::Lost) };
+        let mut bytes = vec![0; session.geometry.node_size as usize];
+        let bytenr = nodes.allocate(owner, level)?;
+        let mut builder = InternalBuilder::new(&mut bytes);
+        children.into_iter().try_for_each(|child| builder.push(child))?;
+        builder.finish(self.header(session, owner, bytenr, level));
+        write(session, bytenr, bytes)?;
+        Ok(Fate::Copied(ChildPointer { key, bytenr, generation: self.generation }))
+    }
+
+    fn header(&self, session: &Session, owner: TreeId, bytenr: Logical, level: u8) -> Header {
         Header {
             fsid: session.geometry.fsid,
             bytenr,
             flags: NodeFlags::WRITTEN | BACKREF_REV_MIXED,
             chunk_tree_uuid: session.geometry.chunk_tree_uuid,
             generation: self.generation,
-            owner: root.owner,
+            owner,
             nritems: 0,
             level,
         }

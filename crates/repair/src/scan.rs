@@ -44,7 +44,7 @@ impl FoundRootTree {
                 }
             }
         }
-        found.keep_sound_roots(volume, geometry.fsid);
+        found.leave_out_lost_roots();
         found
     }
 
@@ -61,9 +61,8 @@ impl FoundRootTree {
         }
     }
 
-    /// Leaves out what is about trees that can't be read.
-    fn keep_sound_roots(&mut self, volume: &Volume, fsid: Uuid) {
-        self.items.retain(|key, (_, data)| key.item_type != ItemType::ROOT_ITEM || is_sound(volume, key, data, fsid));
+    /// Leaves out references about trees of which no root item counts.
+    fn leave_out_lost_roots(&mut self) {
         let has_root = |items: &BTreeMap<Key, (Generation, Vec<u8>)>, tree: u64| {
             let range = Key::new(tree, ItemType::ROOT_ITEM, 0)..=Key::new(tree, ItemType::ROOT_ITEM, u64::MAX);
             items.range(range).next().is_some()
